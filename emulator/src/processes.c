@@ -1,0 +1,260 @@
+/* Who runs on an instance: whoever holds a shared flock on its file in DIR/state/busy.
+ *
+ * A shared lock needs no write access, so a container can take it, and it ends with its process, however that dies.
+ * Destroying asks for the exclusive lock and never waits: no lock, IN_USE. Plain queries never take one.
+ * Which process holds a lock is read from /proc/locks, by the file's inode.
+ */
+#include "emulator.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int open_busy(const struct node *node, const struct gpu *gpu, uint32_t gi)
+{
+    char path[PATH_SIZE];
+    unsigned index = (unsigned)(gpu - node->gpus);
+    if (gi == NO_ID)
+        emulator_path(path, "state/busy/gpu%u", index);
+    else
+        emulator_path(path, "state/busy/gpu%u-gi%u", index, gi);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+bool gi_claim_idle(const struct node *node, const struct gpu *gpu, uint32_t gi, int *lock)
+{
+    *lock = open_busy(node, gpu, gi);
+    if (*lock < 0)
+        return errno == ENOENT; /* a file that is gone cannot be held */
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
+        return true;
+    idle_release(*lock);
+    return false;
+}
+
+void idle_release(int lock)
+{
+    if (lock < 0)
+        return;
+    flock(lock, LOCK_UN);
+    close(lock);
+}
+
+/* Nobody holds the GPU as a whole. */
+bool gpu_idle(const struct node *node, const struct gpu *gpu)
+{
+    int lock;
+    bool idle = gi_claim_idle(node, gpu, NO_ID, &lock);
+    if (idle)
+        idle_release(lock);
+    return idle;
+}
+
+/* ---- DYNAMIG_EMULATOR_HOLD=1: this process behaves like a CUDA program */
+
+static int held[MAX_SLICES];
+static int held_count;
+
+static void hold(int fd)
+{
+    if (fd < 0)
+        return;
+    if (held_count < MAX_SLICES && flock(fd, LOCK_SH | LOCK_NB) == 0)
+        held[held_count++] = fd;
+    else
+        close(fd);
+}
+
+static void hold_gpu(struct view *view)
+{
+    const struct compute_instance *visible[MAX_SLICES];
+    uint32_t count = mig_devices(view, visible);
+    if (!view->gpu->mig_current)
+        hold(open_busy(view->node, view->gpu, NO_ID));
+    for (uint32_t i = 0; i < count; i++)
+        hold(open_busy(view->node, view->gpu, visible[i]->gi_id));
+}
+
+void hold_everything_visible(void)
+{
+    const char *wanted = getenv("DYNAMIG_EMULATOR_HOLD");
+    VIEW view;
+    if (wanted == NULL || strcmp(wanted, "1") != 0 || view_open(&view) != NVML_SUCCESS)
+        return;
+    for (uint32_t g = 0; g < view.node->gpu_count; g++) {
+        if (!gpu_visible(view.node, &view.node->gpus[g]))
+            continue;
+        select_gpu(&view, g);
+        hold_gpu(&view);
+    }
+}
+
+void hold_nothing(void)
+{
+    while (held_count > 0)
+        idle_release(held[--held_count]);
+}
+
+/* ---- nvmlDeviceGet*RunningProcesses */
+
+struct process_list {
+    nvmlProcessInfo_v2_t *out;
+    uint32_t room, count;
+};
+
+static void add_process(struct process_list *list, unsigned pid, uint32_t gi, uint32_t ci)
+{
+    if (list->out != NULL && list->count < list->room)
+        list->out[list->count] = (nvmlProcessInfo_v2_t){
+            .pid = pid, .usedGpuMemory = 0, .gpuInstanceId = gi, .computeInstanceId = ci };
+    list->count++;
+}
+
+static void add_holders(struct process_list *list, unsigned long inode, uint32_t gi, uint32_t ci)
+{
+    char line[256];
+    FILE *locks = fopen("/proc/locks", "re");
+    if (locks == NULL)
+        return;
+    while (fgets(line, sizeof line, locks) != NULL) {
+        unsigned pid;
+        unsigned long number;
+        if (sscanf(line, "%*u: FLOCK %*s READ %u %*x:%*x:%lu", &pid, &number) == 2 && number == inode && pid != 0)
+            add_process(list, pid, gi, ci);
+    }
+    fclose(locks);
+}
+
+static bool inode_of(const struct view *view, uint32_t gi, unsigned long *inode)
+{
+    int fd = open_busy(view->node, view->gpu, gi);
+    if (fd < 0)
+        return false;
+    char link[64], target[PATH_SIZE];
+    snprintf(link, sizeof link, "/proc/self/fdinfo/%d", fd);
+    FILE *info = fopen(link, "re");
+    bool found = false;
+    while (info != NULL && !found && fgets(target, sizeof target, info) != NULL)
+        found = sscanf(target, "ino: %lu", inode) == 1;
+    if (info != NULL)
+        fclose(info);
+    close(fd);
+    return found;
+}
+
+static void collect(const struct view *view, struct process_list *list)
+{
+    unsigned long inode;
+    if (view->is_mig) {
+        if (inode_of(view, view->ci->gi_id, &inode))
+            add_holders(list, inode, view->ci->gi_id, view->ci->id);
+        return;
+    }
+    if (inode_of(view, NO_ID, &inode))
+        add_holders(list, inode, NO_ID, NO_ID);
+    for (uint32_t i = 0; i < view->gpu->gi_count; i++)
+        if (inode_of(view, view->gpu->gis[i].id, &inode))
+            add_holders(list, inode, view->gpu->gis[i].id, NO_ID);
+}
+
+/* Too small a buffer: INSUFFICIENT_SIZE and the count that is needed, never 0 with it (go-nvml would loop on it). */
+static nvmlReturn_t give_processes(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)
+{
+    VIEW view;
+    nvmlReturn_t result = view_device(&view, device);
+    if (result != NVML_SUCCESS)
+        return result;
+    if (count == NULL || (*count > 0 && infos == NULL))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    struct process_list list = { .out = infos, .room = *count };
+    collect(&view, &list);
+    *count = list.count;
+    return list.count > list.room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+nvmlReturn_t impl_nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
+                                                          nvmlProcessInfo_t *infos)
+{
+    return give_processes(device, infoCount, infos);
+}
+
+nvmlReturn_t impl_nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *infoCount,
+                                                          nvmlProcessInfo_v2_t *infos)
+{
+    return give_processes(device, infoCount, infos);
+}
+
+/* The records of the first version are 16 bytes: pid and memory only. */
+nvmlReturn_t impl_nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *infoCount,
+                                                       nvmlProcessInfo_v1_t *infos)
+{
+    nvmlProcessInfo_v2_t wide[256];
+    if (infoCount == NULL || (*infoCount > 0 && infos == NULL))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    unsigned int room = *infoCount < 256 ? *infoCount : 256, count = room;
+    nvmlReturn_t result = give_processes(device, &count, room ? wide : NULL);
+    *infoCount = count;
+    for (unsigned int i = 0; result == NVML_SUCCESS && i < count; i++)
+        infos[i] = (nvmlProcessInfo_v1_t){ .pid = wide[i].pid, .usedGpuMemory = wide[i].usedGpuMemory };
+    return result;
+}
+
+/* Nothing draws on an emulated GPU, and no MPS server runs on it. */
+static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count)
+{
+    VIEW view;
+    nvmlReturn_t result = view_device(&view, device);
+    if (result != NVML_SUCCESS)
+        return result;
+    if (count == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t impl_nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
+                                                           nvmlProcessInfo_t *infos)
+{
+    (void)infos;
+    return no_processes(device, infoCount);
+}
+
+nvmlReturn_t impl_nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *infoCount,
+                                                           nvmlProcessInfo_v2_t *infos)
+{
+    (void)infos;
+    return no_processes(device, infoCount);
+}
+
+nvmlReturn_t impl_nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *infoCount,
+                                                        nvmlProcessInfo_v1_t *infos)
+{
+    (void)infos;
+    return no_processes(device, infoCount);
+}
+
+nvmlReturn_t impl_nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
+                                                             nvmlProcessInfo_t *infos)
+{
+    (void)infos;
+    return no_processes(device, infoCount);
+}
+
+nvmlReturn_t impl_nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *infoCount,
+                                                             nvmlProcessInfo_v2_t *infos)
+{
+    (void)infos;
+    return no_processes(device, infoCount);
+}
+
+nvmlReturn_t impl_nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *infoCount,
+                                                          nvmlProcessInfo_v1_t *infos)
+{
+    (void)infos;
+    return no_processes(device, infoCount);
+}

@@ -1,0 +1,260 @@
+/* Files beside NVML that follow the instances: device nodes and capability files.
+ *
+ *   DIR/dev/nvidia-caps/nvidia-cap<n>                                  one per live instance, decides visibility
+ *   DIR/proc/driver/nvidia/capabilities/gpu<m>/mig/gi<G>[/ci<C>]/access    tells <n>
+ *
+ * Order: node, then the commit of the state, then the access file; backwards when destroying. So an access file never
+ * names an instance that is not there, and a live instance always has its node. A process killed in between leaves
+ * DIR/state/tree.dirty behind, and the next writer makes the tree equal to the state before it does anything else.
+ *
+ * A container has neither DIR/dev nor DIR/proc; it never writes, so nothing here runs there.
+ */
+#include "emulator.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#define CAPABILITY_BASE 3u /* 0 fabric, 1 mig/config, 2 mig/monitor come first (kernel-open/nvidia/nv-caps.c) */
+
+uint32_t gi_capability(const struct node *node, const struct gpu *gpu, uint32_t gi)
+{
+    uint32_t per_gi = 1 + node->cap_cis;
+    return CAPABILITY_BASE + gpu->minor * node->cap_gis * per_gi + gi * per_gi;
+}
+
+uint32_t ci_capability(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
+{
+    return gi_capability(node, gpu, gi) + 1 + ci;
+}
+
+static uint32_t capability(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
+{
+    return ci == NO_ID ? gi_capability(node, gpu, gi) : ci_capability(node, gpu, gi, ci);
+}
+
+static void capability_dir(char out[PATH_SIZE], const struct gpu *gpu, uint32_t gi, uint32_t ci)
+{
+    int used = emulator_path(out, "proc/driver/nvidia/capabilities/gpu%u/mig/gi%u", gpu->minor, gi);
+    if (ci != NO_ID)
+        snprintf(out + used, PATH_SIZE - (size_t)used, "/ci%u", ci);
+}
+
+static void node_path(char out[PATH_SIZE], uint32_t number)
+{
+    emulator_path(out, "dev/nvidia-caps/nvidia-cap%u", number);
+}
+
+bool tree_open_instance(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
+{
+    char path[PATH_SIZE];
+    uint32_t number = capability(node, gpu, gi, ci);
+    node_path(path, number);
+    mode_t type = node->flags & NODE_CHARACTER_NODES ? S_IFCHR : S_IFREG;
+    if (ci == NO_ID) {
+        char busy[PATH_SIZE];
+        emulator_path(busy, "state/busy/gpu%u-gi%u", (unsigned)(gpu - node->gpus), gi);
+        int fd = open(busy, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        if (fd < 0)
+            return false;
+        close(fd);
+    }
+    return mknod(path, type | 0444, type == S_IFCHR ? makedev(node->caps_major, number) : 0) == 0 || errno == EEXIST;
+}
+
+void tree_publish_access(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
+{
+    char directory[PATH_SIZE], path[PATH_SIZE + 16], content[96];
+    capability_dir(directory, gpu, gi, ci);
+    mkdir(directory, 0555);
+    snprintf(path, sizeof path, "%s/access", directory);
+    int size = snprintf(content, sizeof content, "DeviceFileMinor: %u\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
+                        capability(node, gpu, gi, ci));
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0444);
+    if (fd < 0)
+        return;
+    ssize_t written = write(fd, content, (size_t)size);
+    (void)written; /* a full disk shows as an empty file, which every reader must be able to meet */
+    close(fd);
+}
+
+void tree_withdraw_access(const struct gpu *gpu, uint32_t gi, uint32_t ci)
+{
+    char directory[PATH_SIZE], path[PATH_SIZE + 16];
+    capability_dir(directory, gpu, gi, ci);
+    snprintf(path, sizeof path, "%s/access", directory);
+    unlink(path);
+    rmdir(directory);
+}
+
+void tree_close_instance(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
+{
+    char path[PATH_SIZE];
+    node_path(path, capability(node, gpu, gi, ci));
+    unlink(path);
+    if (ci != NO_ID)
+        return;
+    emulator_path(path, "state/busy/gpu%u-gi%u", (unsigned)(gpu - node->gpus), gi);
+    unlink(path);
+}
+
+static void replace_text(const char *path, const char *from, const char *to)
+{
+    char text[4096], out[4096 + 64];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[size > 0 ? size : 0] = '\0';
+    char *at = strstr(text, from);
+    if (at == NULL)
+        return;
+    int length = snprintf(out, sizeof out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    ssize_t written = write(fd, out, (size_t)length);
+    (void)written;
+    close(fd);
+}
+
+/* After a renumbering: the GPU's own node, its capability directory and its information file. */
+void tree_move_gpu(const struct node *node, const struct gpu *gpu, uint32_t old_minor)
+{
+    char from[PATH_SIZE], to[PATH_SIZE], old_line[64], new_line[64], bus[16];
+    emulator_path(to, "dev/nvidia%u", gpu->minor);
+    if (node->flags & NODE_CHARACTER_NODES)
+        mknod(to, S_IFCHR | 0666, makedev(195, gpu->minor));
+    else
+        mknod(to, S_IFREG | 0666, 0);
+    emulator_path(from, "dev/nvidia%u", old_minor);
+    unlink(from);
+    emulator_path(from, "proc/driver/nvidia/capabilities/gpu%u", old_minor);
+    emulator_path(to, "proc/driver/nvidia/capabilities/gpu%u", gpu->minor);
+    rename(from, to);
+    bus_id_sysfs(gpu, bus);
+    emulator_path(from, "proc/driver/nvidia/gpus/%s/information", bus);
+    snprintf(old_line, sizeof old_line, "Device Minor: \t %u\n", old_minor);
+    snprintf(new_line, sizeof new_line, "Device Minor: \t %u\n", gpu->minor);
+    replace_text(from, old_line, new_line);
+}
+
+void tree_intend(void)
+{
+    char path[PATH_SIZE];
+    emulator_path(path, "state/tree.dirty");
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (fd >= 0)
+        close(fd);
+}
+
+void tree_settle(void)
+{
+    char path[PATH_SIZE];
+    emulator_path(path, "state/tree.dirty");
+    unlink(path);
+}
+
+/* The instance that a capability directory or node stands for lives in the state. */
+static bool number_lives(const struct node *node, uint32_t number)
+{
+    for (uint32_t g = 0; g < node->gpu_count; g++) {
+        const struct gpu *gpu = &node->gpus[g];
+        for (uint32_t i = 0; i < gpu->gi_count; i++)
+            if (gi_capability(node, gpu, gpu->gis[i].id) == number)
+                return true;
+        for (uint32_t i = 0; i < gpu->ci_count; i++)
+            if (ci_capability(node, gpu, gpu->cis[i].gi_id, gpu->cis[i].id) == number)
+                return true;
+    }
+    return false;
+}
+
+static void remove_dead_nodes(const struct node *node)
+{
+    char path[PATH_SIZE + 280], directory[PATH_SIZE];
+    emulator_path(directory, "dev/nvidia-caps");
+    DIR *listing = opendir(directory);
+    if (listing == NULL)
+        return;
+    for (struct dirent *entry; (entry = readdir(listing)) != NULL;) {
+        unsigned number;
+        if (sscanf(entry->d_name, "nvidia-cap%u", &number) != 1 || number < CAPABILITY_BASE ||
+            number_lives(node, number))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        unlink(path);
+    }
+    closedir(listing);
+}
+
+static void remove_dead_cis(const struct gpu *gpu, uint32_t gi)
+{
+    for (uint32_t ci = 0; ci < MAX_SLICES; ci++)
+        if (ci_by_id(gpu, gi, ci) == NULL)
+            tree_withdraw_access(gpu, gi, ci);
+}
+
+static void remove_dead_access(const struct gpu *gpu)
+{
+    char directory[PATH_SIZE];
+    emulator_path(directory, "proc/driver/nvidia/capabilities/gpu%u/mig", gpu->minor);
+    DIR *listing = opendir(directory);
+    if (listing == NULL)
+        return;
+    for (struct dirent *entry; (entry = readdir(listing)) != NULL;) {
+        unsigned gi;
+        if (sscanf(entry->d_name, "gi%u", &gi) != 1)
+            continue;
+        remove_dead_cis(gpu, gi);
+        if (gi_by_id(gpu, gi) == NULL)
+            tree_withdraw_access(gpu, gi, NO_ID);
+    }
+    closedir(listing);
+}
+
+static void add_missing(const struct node *node, const struct gpu *gpu)
+{
+    for (uint32_t i = 0; i < gpu->gi_count; i++) {
+        tree_open_instance(node, gpu, gpu->gis[i].id, NO_ID);
+        tree_publish_access(node, gpu, gpu->gis[i].id, NO_ID);
+    }
+    for (uint32_t i = 0; i < gpu->ci_count; i++) {
+        tree_open_instance(node, gpu, gpu->cis[i].gi_id, gpu->cis[i].id);
+        tree_publish_access(node, gpu, gpu->cis[i].gi_id, gpu->cis[i].id);
+    }
+}
+
+static void heal_minors(const struct node *node)
+{
+    for (uint32_t g = 0; g < node->gpu_count; g++) {
+        char path[PATH_SIZE];
+        emulator_path(path, "dev/nvidia%u", node->gpus[g].minor);
+        for (uint32_t old = 0; old <= node->gpu_count && access(path, F_OK) != 0; old++)
+            if (old != node->gpus[g].minor)
+                tree_move_gpu(node, &node->gpus[g], old);
+    }
+}
+
+void tree_heal(const struct node *node)
+{
+    char path[PATH_SIZE];
+    emulator_path(path, "state/tree.dirty");
+    if (access(path, F_OK) != 0)
+        return;
+    heal_minors(node);
+    for (uint32_t g = 0; g < node->gpu_count; g++) {
+        remove_dead_access(&node->gpus[g]);
+        add_missing(node, &node->gpus[g]);
+    }
+    remove_dead_nodes(node);
+    tree_settle();
+}

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from lab.cli import main
+
+main()

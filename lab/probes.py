@@ -1,0 +1,146 @@
+"""Is a daemon ready? Asked of the daemon, or of the cluster; a pid proves nothing.
+
+A probe is data; `probe` answers None for ready, else the reason why not, in words for people.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import assert_never
+
+import grpc
+
+from dynamig.errors import Unavailable
+from lab.api import TIMEOUT_S, Https
+from lab.processes import Record
+
+DRIVER = "gpu.nvidia.com"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineProbe:
+    """The machine's first process has finished its set-up and become `pause`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthProbe:
+    """`path` answers 200."""
+
+    server: Https
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerdProbe:
+    """The CRI service answers, which it does once all plugins of containerd have started."""
+
+    socket: Path
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletProbe:
+    """The kubelet is healthy, its Lease is younger than its process, and its Node is Ready."""
+
+    health_port: int
+    api: Https
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriverProbe:
+    """The plugin's socket accepts connections and the node's ResourceSlices are there."""
+
+    api: Https
+    node: str
+    socket: Path
+
+
+Probe = MachineProbe | HealthProbe | ContainerdProbe | KubeletProbe | DriverProbe
+
+
+def probe(question: Probe, record: Record) -> str | None:
+    """Why the daemon of this record is not ready; None if it is."""
+    try:
+        match question:
+            case MachineProbe():
+                return _machine(record)
+            case HealthProbe(server, path):
+                status, body = server.get(path)
+                return None if status == 200 else f"{path}: {status} {_failed_checks(body)}"
+            case ContainerdProbe(path):
+                return _containerd(path)
+            case KubeletProbe():
+                return _kubelet(question, record)
+            case DriverProbe():
+                return _driver(question)
+            case other:
+                assert_never(other)
+    except Unavailable as error:
+        return error.what
+
+
+def _machine(record: Record) -> str | None:
+    try:
+        program = os.readlink(f"/proc/{record.identity.pid}/exe")
+    except FileNotFoundError:
+        return "has ended"
+    return None if Path(program).name == "pause" else "still mounting"
+
+
+def _failed_checks(body: str) -> str:
+    """Of a verbose health answer the lines that failed, else its beginning."""
+    bad = [line for line in body.splitlines() if line.startswith("[-]")]
+    return "; ".join(bad) or body[:100]
+
+
+def _containerd(path: Path) -> str | None:
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        version = channel.unary_unary("/runtime.v1.RuntimeService/Version")  # an empty message is no bytes
+        try:
+            version(b"", timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            return f"CRI: {error.code().name}"
+    return None
+
+
+def _kubelet(question: KubeletProbe, record: Record) -> str | None:
+    if reason := _plain_health(question.health_port):
+        return reason
+    lease = question.api.get_json(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{question.node}")
+    if lease is None or datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp() < record.since:
+        return "has not renewed its Lease since it was started"
+    node = question.api.get_json(f"/api/v1/nodes/{question.node}")
+    if node is None:
+        return "its Node does not exist"
+    conditions = {c["type"]: c for c in node["status"].get("conditions", [])}
+    ready = conditions.get("Ready", {"status": "missing", "message": ""})
+    return None if ready["status"] == "True" else f"Node Ready={ready['status']} {ready['message'][:100]}"
+
+
+def _plain_health(port: int) -> str | None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", "/healthz")
+        status = connection.getresponse().status
+        return None if status == 200 else f"/healthz: {status}"
+    except (OSError, http.client.HTTPException) as error:
+        return f"/healthz: {error}"
+    finally:
+        connection.close()
+
+
+def _driver(question: DriverProbe) -> str | None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(TIMEOUT_S)
+        try:
+            client.connect(str(question.socket))
+        except OSError as error:
+            return f"{question.socket.name}: {error.strerror or error}"
+    selector = f"spec.driver%3D{DRIVER},spec.nodeName%3D{question.node}"
+    slices = question.api.get_json(f"/apis/resource.k8s.io/v1/resourceslices?fieldSelector={selector}")
+    return None if slices and slices["items"] else "no ResourceSlice"

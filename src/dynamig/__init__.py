@@ -1,0 +1,1 @@
+"""NVIDIA MIG slices on demand, shared by Kubernetes pods and Slurm jobs."""

@@ -1,0 +1,30 @@
+"""The pure model of DRA: GPUs as devices, counter sets and ResourceSlices, and slices read back.
+
+`gpu_pool` turns facts and geometry into a `Pool`, `resource_slices` turns that into API objects,
+`read.read_pools` reads anybody's objects. No I/O, clock, thread, randomness or log in here.
+"""
+
+from dynamig.dra.limits import SliceLimits, limits_for
+from dynamig.dra.model import AttributeValue, Device, GpuFacts, Pool, Taint
+from dynamig.dra.pool import gpu_pool
+from dynamig.dra.read import PublishedDevice, PublishedPool, read_pools
+from dynamig.dra.slices import resource_slices, same_content
+from dynamig.dra.version import Version, semver
+
+__all__ = [
+    "AttributeValue",
+    "Device",
+    "GpuFacts",
+    "Pool",
+    "PublishedDevice",
+    "PublishedPool",
+    "SliceLimits",
+    "Taint",
+    "Version",
+    "gpu_pool",
+    "limits_for",
+    "read_pools",
+    "resource_slices",
+    "same_content",
+    "semver",
+]

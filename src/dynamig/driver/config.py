@@ -1,0 +1,115 @@
+"""The driver's configuration file: YAML, checked as a whole, every error with its field path.
+
+Paths point into trees that may be emulated or mounted elsewhere: `devRoot` is the folder that holds `dev/`,
+`procRoot` the one that stands for `/proc`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from dynamig.cdi import ContainerEdits, Mount
+from dynamig.errors import Refused
+from dynamig.protocol import names
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError(f"{path} is not an absolute path")
+    return path
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+
+
+class Policy(Enum):
+    """What a GPU is offered as."""
+
+    DYNAMIC = "dynamic"
+    WHOLE = "whole"
+    IGNORE = "ignore"
+
+
+class ModePolicy(Enum):
+    """Who switches MIG mode. `require`: nobody here. `on-demand`: we, where no reset is needed (Hopper on)."""
+
+    REQUIRE = "require"
+    ON_DEMAND = "on-demand"
+
+
+class GpuPolicy(_Model):
+    policy: Policy = Policy.DYNAMIC
+    mig_mode: ModePolicy = ModePolicy.ON_DEMAND
+    profiles: frozenset[str] | None = Field(default=None, description="allow-list of profile names")
+
+
+class GpuPolicies(_Model):
+    """The node's default, and exceptions by GPU UUID or PCI bus id."""
+
+    default: GpuPolicy = GpuPolicy()
+    by_gpu: dict[str, GpuPolicy] = {}
+
+    def of(self, uuid: str, pci_bus_id: str) -> GpuPolicy:
+        return self.by_gpu.get(uuid) or self.by_gpu.get(pci_bus_id) or self.default
+
+
+class MountConfig(_Model):
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ("ro", "nosuid", "nodev", "bind")
+
+
+class EditsConfig(_Model):
+    env: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*=")], ...] = ()
+    mounts: tuple[MountConfig, ...] = ()
+
+    def value(self) -> ContainerEdits:
+        return ContainerEdits(
+            env=self.env,
+            mounts=tuple(Mount(m.host_path, m.container_path, m.options) for m in self.mounts),
+        )
+
+
+class DriverConfig(_Model):
+    node_name: Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
+    driver_name: Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)] = names.DRIVER_NAME
+    namespace: Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)] = names.NAMESPACE
+    kubeconfig: AbsolutePath | None = Field(default=None, description="absent: the pod's service account")
+    kubelet_dir: AbsolutePath = Path("/var/lib/kubelet")
+    state_dir: AbsolutePath = Path("/var/lib/dynamig")
+    cdi_dir: AbsolutePath = Path("/var/run/cdi")
+    dev_root: AbsolutePath = Path("/")
+    proc_root: AbsolutePath = Path("/proc")
+    sys_root: AbsolutePath = Path("/sys")
+    socket: AbsolutePath = Path("/run/dynamig/driver.sock")
+    gpus: GpuPolicies = GpuPolicies()
+    container_edits: EditsConfig = EditsConfig()
+
+
+def load(path: Path) -> DriverConfig:
+    """The configuration in `path`. Raises Refused BAD_CONFIG listing every error with its field path."""
+    try:
+        body = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise Refused("BAD_CONFIG", f"{path}: {error.strerror}", "give the driver's file with --config") from error
+    except yaml.YAMLError as error:
+        raise Refused("BAD_CONFIG", f"{path} is not YAML: {error}") from error
+    try:
+        return DriverConfig.model_validate(body if body is not None else {})
+    except ValidationError as error:
+        raise Refused("BAD_CONFIG", f"{path}: {_all_errors(error)}", "docs/reference/driver-config.md") from error
+
+
+def _all_errors(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())

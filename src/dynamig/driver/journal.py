@@ -1,0 +1,58 @@
+"""The driver's journal: one JSON file per claim, each replaced as a whole. Implements `protocol.ports.Journal`.
+
+Separate files, so that claims on different GPUs never wait for each other's fsync, and so that one damaged file
+costs the proof of one claim only: it stays where it is for a person to read, and what it owned is quarantined.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dynamig.disk import remove_durably, sync_directory, write_durably
+from dynamig.protocol.records import ClaimRecord, from_json, to_json
+
+
+class FileJournal:
+    """Records under `directory`, cached in memory. Thread safe; one process only (the driver locks the folder)."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        sync_directory(directory.parent)
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._records: dict[str, ClaimRecord] = {}
+        self._unreadable: list[str] = []
+        for path in sorted(directory.glob("*.json")):
+            self._load(path)
+
+    def _load(self, path: Path) -> None:
+        try:
+            record = from_json(json.loads(path.read_bytes()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self._unreadable.append(str(path))
+        else:
+            self._records[record.ref.uid] = record
+
+    def records(self) -> Mapping[str, ClaimRecord]:
+        with self._lock:
+            return dict(self._records)
+
+    def unreadable(self) -> Sequence[str]:
+        return tuple(self._unreadable)
+
+    def write(self, record: ClaimRecord) -> None:
+        body = json.dumps(to_json(record), indent=1).encode()
+        write_durably(self._path(record.ref.uid), body)
+        with self._lock:
+            self._records[record.ref.uid] = record
+
+    def forget(self, uid: str) -> None:
+        remove_durably(self._path(uid))
+        with self._lock:
+            self._records.pop(uid, None)
+
+    def _path(self, uid: str) -> Path:
+        return self._directory / f"{uid}.json"

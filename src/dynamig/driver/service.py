@@ -1,0 +1,285 @@
+"""The driver of one node: puts the parts together, runs them, and says how it is.
+
+At start: lock the node's state, read the hardware, settle what a crash left (before the kubelet can call), then
+register; slices are published once the kubelet has taken the plugin. All loops start anew from journal, hardware
+and API each time, so a missed event costs time, never truth.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import structlog
+
+from dynamig.cdi import SpecFiles
+from dynamig.driver import catalog as catalogs
+from dynamig.driver import recovery
+from dynamig.driver.claims import ClaimService, Node, Outside
+from dynamig.driver.config import DriverConfig
+from dynamig.driver.hardware import foreign_instances
+from dynamig.driver.journal import FileJournal
+from dynamig.driver.loop import Loop
+from dynamig.driver.numbers import NumberFile
+from dynamig.driver.publish import publish
+from dynamig.driver.settler import Settler
+from dynamig.errors import DynamigError, Refused
+from dynamig.kube import ApiClaims, ApiLease, ApiSlices, connect
+from dynamig.kube.plugin import Answer, Plugin
+from dynamig.mig import GpuUuid
+from dynamig.nvml import DeviceTree, NvmlGpus
+from dynamig.protocol.claims import ClaimRef
+from dynamig.protocol.gpus import GpuReading, LiveInstance
+from dynamig.protocol.node_report import report_of
+from dynamig.protocol.records import ClaimRecord, DeviceRecord
+
+log = structlog.get_logger(__name__)
+
+RESCAN = 10.0
+"""Seconds between looks at hardware and published slices when nothing announces a change."""
+
+RENEW = 10.0
+"""Seconds between renewals of the node's Lease."""
+
+PREPARE_BUDGET = 40.0
+"""Seconds that a prepare may wait in all: the kubelet's call ends at 45."""
+
+SHUTDOWN_GRACE = 20.0
+
+
+class Driver:
+    """Everything that runs on one node. `run` returns when `stop` was called or a bug ended a loop."""
+
+    def __init__(self, config: DriverConfig) -> None:
+        self._config = config
+        config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _lock_state(config)
+        tree = DeviceTree(config.dev_root, config.proc_root)
+        self._gpus = NvmlGpus(config.sys_root)
+        client = connect(config.kubeconfig)
+        node = Node(config.node_name, config.driver_name, tree.boot_id(), config.container_edits.value())
+        self._node = node
+        self._slices = ApiSlices(client, config.driver_name, config.node_name)
+        self._lease = ApiLease(client, config.namespace, config.node_name)
+        self._claims = ApiClaims(client, config.driver_name, config.node_name)
+        self._journal = FileJournal(config.state_dir / "claims")
+        self._cdi = SpecFiles(config.cdi_dir, node.cdi_kind)
+        self._numbers = NumberFile(config.state_dir / "gpus.json")
+        outside = Outside(self._gpus, tree, self._claims, self._journal, self._cdi, time.monotonic, time.time)
+        self._catalog = catalogs.Catalog()
+        self._readings: dict[GpuUuid, GpuReading] = {}
+        self._foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]] = {}
+        self._unread: frozenset[GpuUuid] = frozenset()
+        self._registered = threading.Event()
+        self._published = threading.Event()
+        self._stopping = threading.Event()
+        self._failed = False
+        self._sequence = 0
+        self._service = ClaimService(node, outside, lambda: self._catalog, self._changed)
+        self._loops = {
+            "publish": Loop("publish", self._publish, self._bug),
+            "watch": Loop("watch", self._watch, self._bug),
+            "settle": Loop("settle", lambda: self._settler.step(), self._bug),
+            "lease": Loop("lease", self._renew, self._bug),
+            "recover": Loop("recover", self._recover, self._bug),
+        }
+        self._settler = Settler(self._service, outside, config.driver_name, self._loops["settle"].poke)
+        self._plugin = Plugin(
+            config.kubelet_dir, config.driver_name, self._prepare, self._unprepare, self._on_registration
+        )
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """True if it ended because it was asked to."""
+        self._rescan()
+        self._recover_hardware()
+        self._plugin.start()
+        for loop in self._loops.values():
+            loop.start()
+        log.info("driver_running", node=self._node.name, gpus=len(self._readings), pools=len(self._catalog.offers))
+        self._stopping.wait()
+        self._plugin.stop(SHUTDOWN_GRACE)
+        for loop in self._loops.values():
+            loop.stop()
+        for loop in self._loops.values():
+            loop.join(SHUTDOWN_GRACE)
+        self._gpus.close()
+        self._lock.close()
+        return not self._failed
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _bug(self) -> None:
+        self._failed = True
+        self._stopping.set()
+
+    # -- the kubelet's calls -----------------------------------------------------------------------------------
+
+    def _prepare(self, ref: ClaimRef) -> Sequence[Answer] | str:
+        try:
+            devices = self._service.prepare(ref, deadline=time.monotonic() + PREPARE_BUDGET)
+        except DynamigError as error:
+            self._settler.failed(ref, error)
+            return f"{error.code}: {error}"
+        return [Answer((d.request,), d.pool, d.device, (d.cdi_id,)) for d in devices]
+
+    def _unprepare(self, ref: ClaimRef) -> str | None:
+        try:
+            self._service.unprepare(ref.uid)
+        except DynamigError as error:
+            return f"{error.code}: {error}"
+        return None
+
+    def _on_registration(self, registered: bool) -> None:
+        if registered:
+            self._registered.set()
+        else:
+            self._registered.clear()
+        self._loops["publish"].poke()
+        self._loops["lease"].poke()
+
+    def _changed(self, uid: str) -> None:
+        self._settler.changed(uid)
+        self._loops["lease"].poke()
+
+    # -- loops -------------------------------------------------------------------------------------------------
+
+    def _publish(self) -> float:
+        self._rescan()
+        if self._registered.is_set():
+            pools = [offer.pool for offer in self._catalog.offers.values()]
+            keep = {o.pool.name for o in self._catalog.offers.values() if o.reading.uuid in self._unread}
+            publish(self._slices, pools, driver=self._node.driver_name, node=self._node.name, keep_pools=keep)
+            self._published.set()
+        return RESCAN
+
+    def _watch(self) -> float:
+        for _ in self._slices.changes():
+            self._loops["publish"].poke()
+            if self._stopping.is_set():
+                break
+        return 0.0
+
+    def _renew(self) -> float:
+        self._sequence += 1
+        report = report_of(
+            self._node.boot_id, self._sequence, self._registered.is_set(), self._journal.records().values()
+        )
+        self._lease.renew(report.to_json())
+        return RENEW
+
+    def _recover(self) -> float:
+        for action in self.plan(self._claims.held_on(self._node.name)).actions:
+            self._run_action(action)
+        return 300.0
+
+    # -- hardware ----------------------------------------------------------------------------------------------
+
+    def _rescan(self) -> None:
+        """The catalog is what NVML says now. A GPU that cannot be read keeps the place it had."""
+        fresh = {r.uuid: r for r in self._gpus.readings()}
+        self._unread = frozenset(set(self._readings) - set(fresh))
+        self._readings = {**self._readings, **fresh}
+        foreign = foreign_instances(self._live(fresh), self._journal.records().values())
+        if foreign != self._foreign:
+            log.warning("foreign_instances", found={g: [str(i) for i in found] for g, found in foreign.items()})
+        self._foreign = foreign
+        readings = self._readings.values()
+        self._catalog = catalogs.build(
+            self._node.name, readings, self._numbers.of(readings), self._config.gpus, foreign
+        )
+
+    def _live(self, gpus: Mapping[GpuUuid, Any]) -> dict[GpuUuid, Sequence[LiveInstance]]:
+        """Instances of each GPU that answers."""
+        live: dict[GpuUuid, Sequence[LiveInstance]] = {}
+        for gpu in gpus:
+            try:
+                live[gpu] = self._gpus.instances(gpu)
+            except DynamigError as error:
+                log.warning("gpu_unreadable", gpu=gpu, code=error.code, error=str(error))
+        return live
+
+    # -- recovery ----------------------------------------------------------------------------------------------
+
+    def plan(self, held_here: Sequence[Any] = ()) -> recovery.Plan:
+        """What is to be done now; nothing is done."""
+        readable = [uid for uid in self._cdi.claims() if self._cdi.read(uid) is not None]
+        return recovery.plan_recovery(
+            self._journal.records(), self._live(self._readings), self._node.boot_id, readable, held_here
+        )
+
+    def _recover_hardware(self) -> None:
+        """What can be settled without the API server, before the kubelet may call."""
+        for path in self._journal.unreadable():
+            log.error("journal_record_unreadable", path=path, effect="what it owned is quarantined")
+        for action in self.plan().actions:
+            try:
+                self._run_action(action)
+            except DynamigError as error:
+                log.warning("recovery_postponed", action=recovery.describe(action), error=str(error))
+
+    def _run_action(self, action: recovery.Action) -> None:
+        log.info("recovering", action=recovery.describe(action))
+        match action:
+            case recovery.Retire(record, _):
+                self._service.retire(record)
+            case recovery.RestoreCdi(record):
+                self._service.restore_cdi(record)
+            case recovery.RemoveCdi(uid):
+                self._service.remove_cdi(uid)
+            case recovery.Adopt(claim, devices):
+                self._service.adopt(claim, [self._noted(pool, device) for pool, device in devices])
+
+    def _noted(self, pool: str, device: str) -> DeviceRecord:
+        offer, found = self._catalog.find(pool, device)
+        return DeviceRecord("", pool, device, offer.reading.uuid, found.partition)
+
+    # -- for people --------------------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        return Status(
+            node=self._node.name,
+            boot_id=self._node.boot_id,
+            registered=self._registered.is_set(),
+            published=self._published.is_set(),
+            offers=tuple(self._catalog.offers.values()),
+            foreign=self._foreign,
+            records=tuple(self._journal.records().values()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a driver is, at one moment."""
+
+    node: str
+    boot_id: str
+    registered: bool
+    published: bool
+    offers: tuple[catalogs.Offer, ...]
+    foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]
+    records: tuple[ClaimRecord, ...]
+
+    @property
+    def ready(self) -> bool:
+        return self.registered and self.published
+
+
+def _lock_state(config: DriverConfig) -> IO[str]:
+    """The node's state belongs to this process until it ends, however it ends."""
+    lock = (config.state_dir / "lock").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Refused(
+            "ALREADY_RUNNING",
+            f"another driver uses {config.state_dir}",
+            "stop it first, or give this one its own stateDir",
+        ) from None
+    return lock

@@ -1,0 +1,87 @@
+"""One client of the Kubernetes API over lightkube, speaking plain JSON objects, with errors of ours.
+
+Typed models would tie the driver to one Kubernetes version; the few fields that are used are read in `protocol`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+from lightkube import ApiError, Client, KubeConfig
+from lightkube.core.exceptions import ConfigError
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+
+from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
+from dynamig.protocol.seen import Found, Gone, Seen, Unknown
+
+T = TypeVar("T")
+
+ResourceClaim = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
+ResourceSlice = create_global_resource("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
+Lease = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases")
+Node = create_global_resource("", "v1", "Node", "nodes")
+Pod = create_namespaced_resource("", "v1", "Pod", "pods")
+
+READ_TIMEOUT = 8.0
+"""Seconds for one request. The kubelet's whole prepare has 45; a request that takes longer is tried again."""
+
+
+def connect(kubeconfig: Path | None, *, field_manager: str | None = None) -> Client:
+    """A client for `kubeconfig`, or for the pod's own service account. Nothing is sent yet.
+
+    Tokens from files are read again when the server refuses the old one (lightkube's token file authentication).
+    """
+    try:
+        config = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_service_account()
+        return Client(config.get(), timeout=httpx2.Timeout(READ_TIMEOUT), field_manager=field_manager)
+    except ConfigError as error:
+        where = kubeconfig or "the pod's service account"
+        raise Refused("BAD_KUBECONFIG", f"{where}: {error}", "give a readable kubeconfig") from error
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Errors of the client leave this block as errors of ours, chained."""
+    try:
+        yield
+    except ApiError as error:
+        raise _family(error, what) from error
+    except httpx2.HTTPError as error:
+        raise Unavailable(
+            "API_UNAVAILABLE", f"{what}: {type(error).__name__}: {error}", "is the API server up?"
+        ) from error
+
+
+def seen(what: str, read: Callable[[], T]) -> Seen[T]:
+    """What the API server has: only its own 404 makes `Gone`; a refusal or silence is `Unknown`."""
+    try:
+        with translated(what):
+            return Found(read())
+    except DynamigError as error:
+        if error.code == "NOT_FOUND":
+            return Gone(f"{what}: the API server does not have it")
+        return Unknown(str(error))
+
+
+def _family(error: ApiError, what: str) -> DynamigError:
+    told = f"{what}: {error.status.message}"
+    match error.status.code:
+        case 404:
+            return Refused("NOT_FOUND", told)
+        case 409:
+            return Conflict("CONFLICT", told, "read again and decide anew")
+        case 401 | 403:
+            return Refused("FORBIDDEN", told, "compare with deploy/chart/templates: the service account lacks it")
+        case 400 | 422:
+            return Refused("INVALID", told)
+        case _:
+            return Unavailable("API_UNAVAILABLE", told, "it is tried again")
+
+
+def plain(obj: Any) -> dict[str, Any]:
+    """The object as the API sent it."""
+    return dict(obj)

@@ -1,0 +1,45 @@
+"""The node's Lease over the API: implements `protocol.ports.NodeReport`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from lightkube import Client
+from lightkube.types import PatchType
+
+from dynamig.kube.client import Lease, translated
+from dynamig.protocol import names
+
+LEASE_SECONDS = 40
+"""How long the last report counts as fresh: four renewals may be lost."""
+
+
+class ApiLease:
+    def __init__(self, client: Client, namespace: str, node: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._node = node
+
+    def renew(self, content: str) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        name = names.lease_name(self._node)
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": name,
+                "namespace": self._namespace,
+                "annotations": {names.REPORT: content},
+            },
+            "spec": {"holderIdentity": self._node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now},
+        }
+        with translated(f"Lease {self._namespace}/{name}"):
+            self._client.patch(
+                Lease,
+                name,
+                body,
+                namespace=self._namespace,
+                patch_type=PatchType.APPLY,
+                field_manager=f"{names.FIELD_MANAGER}-{self._node}",
+                force=True,
+            )

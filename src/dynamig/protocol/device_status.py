@@ -1,0 +1,69 @@
+"""The entries that the driver writes to `claim.status.devices`: what each device became, or why it did not.
+
+Source: resource.k8s.io/v1 AllocatedDeviceStatus. `data` is ours: ids and placement as read back from NVML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from dynamig.errors import DynamigError
+from dynamig.protocol import names
+from dynamig.protocol.claims import ClaimView
+from dynamig.protocol.records import ClaimRecord, DeviceRecord
+
+MESSAGE_LIMIT = 32768
+"""Bytes of a condition message that the API server takes (metav1.Condition)."""
+
+
+def prepared(record: ClaimRecord, driver: str) -> Sequence[Mapping[str, Any]]:
+    """One entry per device of a prepared claim."""
+    condition = _condition("True", "Prepared", "the device is ready for its containers", record.since)
+    return tuple(
+        {"driver": driver, "pool": d.pool, "device": d.device, "conditions": [condition], "data": _data(d)}
+        for d in record.devices
+    )
+
+
+def failed(claim: ClaimView, driver: str, error: DynamigError, now: float) -> Sequence[Mapping[str, Any]]:
+    """One entry per allocated device of a claim whose prepare failed with `error`."""
+    condition = _condition("False", _reason(error.code), str(error)[:MESSAGE_LIMIT], now)
+    return tuple(
+        {"driver": driver, "pool": d.pool, "device": d.device, "conditions": [condition]}
+        for d in claim.devices_of(driver)
+    )
+
+
+def _data(device: DeviceRecord) -> dict[str, Any]:
+    data: dict[str, Any] = {"gpuUUID": device.gpu}
+    if device.partition is not None and device.live is not None:
+        at = device.partition.placement
+        data |= {
+            "uuid": device.live.mig_uuid,
+            "profile": device.profile_name,
+            "profileID": device.partition.profile,
+            "placement": {"start": at.start, "size": at.size},
+            "gpuInstanceID": device.live.gi_id,
+            "computeInstanceID": device.live.ci_id,
+        }
+    else:
+        data["uuid"] = device.gpu
+    return data
+
+
+def _condition(status: str, reason: str, message: str, since: float) -> dict[str, str]:
+    when = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "type": names.PREPARED,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": when,
+    }
+
+
+def _reason(code: str) -> str:
+    """PLACEMENT_BUSY becomes PlacementBusy: condition reasons are CamelCase by convention."""
+    return "".join(word.capitalize() for word in code.lower().split("_"))

@@ -1,0 +1,46 @@
+"""Every string that other programs read or write: finalizers, annotations, taints, conditions, object names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DRIVER_NAME: Final = "gpu.nvidia.com"
+"""Default DRA driver name; NVIDIA's, so that manifests written for its driver run unchanged."""
+
+NAMESPACE: Final = "dynamig-system"
+
+HELD: Final = "dynamig.io/held"
+"""Claim finalizer: something of ours may live, or be accounted, for this claim."""
+
+NODE: Final = "dynamig.io/node"
+"""Claim annotation: plain name of the node that holds it. Admission compares it with the driver's token."""
+
+HOLD: Final = "dynamig.io/hold"
+"""Claim annotation, JSON: devices (and, with Slurm, set UID, attempt, job ids) that are held for the claim."""
+
+RELEASE: Final = "dynamig.io/release"
+"""Claim annotation: the bridge has let go of this allocation."""
+
+FOREIGN_TAINT: Final = "dynamig.io/foreign"
+"""Device taint: an instance that we cannot prove to be ours sits on memory slices of this device."""
+
+MIG_MODE_TAINT: Final = "dynamig.io/mig-mode"
+"""Device taint: the GPU's present MIG mode, which we may not switch, rules this device out."""
+
+PREPARED: Final = "Prepared"
+"""Condition type on `status.devices[]` of a claim."""
+
+LEASE_PREFIX: Final = "dynamig-node-"
+REPORT: Final = "dynamig.io/report"
+"""Lease annotation, JSON: boot id, sequence, registered, UIDs of claims that live or are intended."""
+
+FIELD_MANAGER: Final = "dynamig-driver"
+
+
+def lease_name(node: str) -> str:
+    return LEASE_PREFIX + node
+
+
+def cdi_kind(driver_name: str) -> str:
+    """CDI vendor/class of the claims of one driver name: two drivers on one cluster never share a kind."""
+    return f"k8s.{driver_name}/claim"

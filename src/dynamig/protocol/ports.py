@@ -1,0 +1,80 @@
+"""The small interfaces through which the driver reaches the API server, the disk and the container runtime.
+
+Each has one set of checks in `dynamig.testing.checks` that runs on the fake and on the real adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from dynamig.protocol.claims import ClaimRef, ClaimView
+from dynamig.protocol.records import ClaimRecord
+from dynamig.protocol.seen import Seen
+
+
+class Claims(Protocol):
+    """ResourceClaims. A write names the resourceVersion it was decided on and raises Conflict if that has passed."""
+
+    def get(self, ref: ClaimRef) -> Seen[ClaimView]:
+        """`Gone` also when the name now belongs to another UID."""
+        ...
+
+    def hold(self, claim: ClaimView, annotations: Mapping[str, str]) -> ClaimView:
+        """Our finalizer and `annotations` are on the claim; the new view."""
+        ...
+
+    def let_go(self, claim: ClaimView) -> None:
+        """Our finalizer and our annotations are off the claim. Nothing to do when the claim has gone."""
+        ...
+
+    def report(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> None:
+        """`status.devices` entries of our driver are exactly `devices`. Gone or deallocated claims: no effect."""
+        ...
+
+    def held_on(self, node: str) -> Sequence[ClaimView]:
+        """Every claim that carries our finalizer and names `node`. One list of all claims: for start-up only."""
+        ...
+
+
+class Slices(Protocol):
+    """ResourceSlices of this driver on this node, as plain API objects."""
+
+    def published(self) -> Sequence[dict[str, Any]]: ...
+    def write(self, wanted: Mapping[str, Any], published: Mapping[str, Any] | None) -> None: ...
+    def delete(self, name: str) -> None: ...
+
+
+class NodeReport(Protocol):
+    """The Lease of this node: renewed now, with `content` in its annotation."""
+
+    def renew(self, content: str) -> None: ...
+
+
+class Journal(Protocol):
+    """Claim records on disk. `write` and `forget` return after the disk has it, or raise Unavailable."""
+
+    def records(self) -> Mapping[str, ClaimRecord]:
+        """All records by claim UID, as last written."""
+        ...
+
+    def unreadable(self) -> Sequence[str]:
+        """Paths of records that could not be read; they are kept as they are."""
+        ...
+
+    def write(self, record: ClaimRecord) -> None: ...
+    def forget(self, uid: str) -> None: ...
+
+
+class CdiFiles(Protocol):
+    """CDI specification files of our kind, one a claim. Other vendors' files are never touched."""
+
+    def write(self, uid: str, spec: Mapping[str, Any]) -> None: ...
+    def remove(self, uid: str) -> None: ...
+    def claims(self) -> Sequence[str]:
+        """UIDs that have a file."""
+        ...
+
+    def read(self, uid: str) -> Mapping[str, Any] | None:
+        """The specification as it is on disk; None if there is none or it is not readable as one."""
+        ...
