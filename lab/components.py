@@ -1,4 +1,4 @@
-"""dynamig's own parts in the lab: manifests, an emulated node, a driver per node with the identity it has in production.
+"""dynamig's own parts in the lab: manifests, emulated GPUs, and per node a driver with its identity of production.
 
 The driver is never an administrator: it uses a token of its service account that is bound to its Node, which is what
 the admission policies look at.
@@ -158,9 +158,7 @@ def write_configuration(layout: Layout, spec: LabSpec, node: str) -> None:
     """The driver's configuration and kubeconfig are on disk."""
     files = DriverFiles(layout.node(node))
     server = f"https://127.0.0.1:{spec.ports.apiserver}"
-    pki.write(
-        files.kubeconfig, pki.kubeconfig(server, layout.pki / "ca.crt", {"tokenFile": str(files.token)})
-    )
+    pki.write(files.kubeconfig, pki.kubeconfig(server, layout.pki / "ca.crt", {"tokenFile": str(files.token)}))
     pki.write(files.config, yaml.safe_dump(driver_config(files, node), sort_keys=False))
 
 

@@ -77,7 +77,7 @@ def execute(steps: Sequence[Step], act: Callable[[str], None], cancel: Cancel) -
                 for future in done:
                     order.done(running.pop(future))
                     future.result()
-        except BaseException as failure:
+        except BaseException as failure:  # noqa: BLE001 -- Ctrl-C too must reach the workers; it is raised again
             cancel.set()
             raise _cause(failure, running) from None
 

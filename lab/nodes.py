@@ -149,7 +149,7 @@ def _kubelet(layout: Layout, spec: LabSpec, node: str, folder: Path) -> Daemon:
         argv=(f"{KUBE}/kubelet", *flags),
         probe=KubeletProbe(spec.ports.kubelet_health(index), api(layout, spec), node),
         machine=node,
-        needs=frozenset({f"images-{node}", "kube-apiserver", "lab-roles"}),
+        needs=frozenset({f"images-{node}", "kube-apiserver"}),
         files=(config, folder / "kubelet.kubeconfig"),
         ports=(spec.ports.kubelet(index), spec.ports.kubelet_health(index)),
         ready_s=120,

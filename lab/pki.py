@@ -1,8 +1,8 @@
-"""Who is who: two certificate authorities, and a certificate for each component.
+"""Who is who: certificate authorities, and a certificate for each component.
 
 Nobody but the administrator is in system:masters. The scheduler, the controller manager and the kubelets have the
 names that Kubernetes' default roles are bound to; etcd trusts an authority of its own, so that a kubelet's
-certificate opens nothing there. Made with the openssl command; the private keys of both authorities and of the
+certificate opens nothing there. Made with the openssl command; the private keys of the authorities and of the
 administrator stay in a folder that no machine sees.
 """
 
@@ -24,6 +24,9 @@ DAYS = 3650
 NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 CLUSTER_CA = "ca"
 ETCD_CA = "etcd-ca"
+FRONT_PROXY_CA = "front-proxy-ca"
+"""Would sign aggregated API servers' proxies; it signs nothing here, so nobody can speak for somebody else."""
+
 KUBELET_CLIENT = "kube-apiserver-kubelet-client"
 """User name of the API server when it calls a kubelet."""
 
@@ -88,7 +91,7 @@ def ensure(layout: Layout, nodes: Sequence[str]) -> None:
     """Authorities, certificates, the service accounts' signing key and all kubeconfigs' trust are on disk."""
     for folder in (layout.pki, control_folder(layout), *(node_folder(layout, n) for n in nodes)):
         folder.mkdir(parents=True, exist_ok=True)
-    for authority in (CLUSTER_CA, ETCD_CA):
+    for authority in (CLUSTER_CA, ETCD_CA, FRONT_PROXY_CA):
         _authority(layout.pki, authority)
         _copy(layout.pki / f"{authority}.crt", control_folder(layout))
     for node in nodes:

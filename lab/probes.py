@@ -8,10 +8,11 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 import grpc
 
@@ -44,7 +45,7 @@ class ContainerdProbe:
 
 @dataclass(frozen=True, slots=True)
 class KubeletProbe:
-    """The kubelet is healthy, its Lease is younger than its process, and its Node is Ready."""
+    """The kubelet is healthy and its Node is Ready, by word of this very process."""
 
     health_port: int
     api: Https
@@ -100,9 +101,9 @@ def _failed_checks(body: str) -> str:
 
 def _containerd(path: Path) -> str | None:
     with grpc.insecure_channel(f"unix:{path}") as channel:
-        version = channel.unary_unary("/runtime.v1.RuntimeService/Version")  # an empty message is no bytes
+        version: Callable[..., bytes] = channel.unary_unary("/runtime.v1.RuntimeService/Version")
         try:
-            version(b"", timeout=TIMEOUT_S)
+            version(b"", timeout=TIMEOUT_S)  # no bytes are an empty message
         except grpc.RpcError as error:
             return f"CRI: {error.code().name}"
     return None
@@ -111,15 +112,26 @@ def _containerd(path: Path) -> str | None:
 def _kubelet(question: KubeletProbe, record: Record) -> str | None:
     if reason := _plain_health(question.health_port):
         return reason
-    lease = question.api.get_json(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{question.node}")
-    if lease is None or datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp() < record.since:
-        return "has not renewed its Lease since it was started"
     node = question.api.get_json(f"/api/v1/nodes/{question.node}")
     if node is None:
         return "its Node does not exist"
-    conditions = {c["type"]: c for c in node["status"].get("conditions", [])}
-    ready = conditions.get("Ready", {"status": "missing", "message": ""})
-    return None if ready["status"] == "True" else f"Node Ready={ready['status']} {ready['message'][:100]}"
+    lease = question.api.get_json(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{question.node}")
+    return node_problem(node, lease, record.since)
+
+
+def node_problem(node: dict[str, Any], lease: dict[str, Any] | None, since: float) -> str | None:
+    """Why a Node is not Ready by the word of a kubelet that was started at `since`; None if it is.
+
+    A fresh kubelet reports conditions at once and renews its Lease up to ten seconds later, one that was there before
+    renews only the Lease: either proves that the word is not its predecessor's. Conditions have whole seconds.
+    """
+    ready = next((c for c in node["status"].get("conditions", []) if c["type"] == "Ready"), None)
+    if ready is None or ready["status"] != "True":
+        return f"Node is not Ready: {ready['message'][:100] if ready else 'no condition'}"
+    heard = [ready["lastHeartbeatTime"], *([lease["spec"]["renewTime"]] if lease else [])]
+    if max(datetime.fromisoformat(time).timestamp() for time in heard) < int(since):
+        return "Node has not been heard of since the kubelet was started"
+    return None
 
 
 def _plain_health(port: int) -> str | None:

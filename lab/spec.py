@@ -62,6 +62,7 @@ class NodeSpec:
 class LabSpec:
     nodes: tuple[NodeSpec, ...]
     base_port: int
+    with_driver: bool = True
 
     def index(self, node: str) -> int:
         return [n.name for n in self.nodes].index(node)
@@ -206,7 +207,7 @@ def parse_spec(text: str, where: Path) -> LabSpec:
         if data["v"] != 1:
             raise Refused("NEWER_LAB", f"{where} has version {data['v']}", "use the version that made it")
         nodes = tuple(NodeSpec(node["name"], node["gpus"]) for node in data["nodes"])
-        return LabSpec(nodes, int(data["base_port"]))
+        return LabSpec(nodes, int(data["base_port"]), bool(data["with_driver"]))
     except (ValueError, KeyError, TypeError) as error:
         raise Refused("BAD_LAB_FILE", f"{where}: {error!r}", "`lab down` removes the lab") from error
 

@@ -312,7 +312,14 @@ nvmlReturn_t impl_nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t computeIns
     return NVML_SUCCESS;
 }
 
+/* The first version's record ends before `placement`; its callers have no room for more. */
 nvmlReturn_t impl_nvmlComputeInstanceGetInfo(nvmlComputeInstance_t computeInstance, nvmlComputeInstanceInfo_t *info)
 {
-    return impl_nvmlComputeInstanceGetInfo_v2(computeInstance, info);
+    nvmlComputeInstanceInfo_t whole;
+    nvmlReturn_t result = impl_nvmlComputeInstanceGetInfo_v2(computeInstance, &whole);
+    if (result == NVML_SUCCESS && info == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NVML_SUCCESS)
+        memcpy(info, &whole, offsetof(nvmlComputeInstanceInfo_t, placement));
+    return result;
 }

@@ -1,7 +1,7 @@
 """K4 and C-07: counters allow exactly what the table allows, which is what NVML allows.
 
-The scheduler's rule, as in allocator_incubating.go of Kubernetes 1.37: a device can be added if, for every counter,
-what the allocated devices and the new one consume is at most the counter's value.
+The scheduler's rule, as in allocator_incubating.go of Kubernetes 1.37: a device can be added if, for every
+counter, what the allocated devices and the new one consume is at most the counter's value.
 """
 
 from __future__ import annotations

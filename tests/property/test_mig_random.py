@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import combinations
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,18 +83,19 @@ def test_valid_sets_by_definition(geometry: Geometry) -> None:
 @given(geometries())
 def test_largest_sum_by_trying_all(geometry: Geometry) -> None:
     by_id = {one.id: one for one in geometry.profiles}
-    for amount in (lambda p: p.memory, lambda p: p.engines.decoders):
+    amounts: list[Callable[[GiProfile], int]] = [lambda p: p.memory, lambda p: p.engines.decoders]
+    for amount in amounts:
         most = max(sum(amount(by_id[p.profile]) for p in layout) for layout in subsets(geometry))
         assert largest_sum(geometry, amount) == most
 
 
 @FEW
 @given(geometries(), st.randoms(use_true_random=False))
-def test_order_has_all_partitions_once_and_does_not_depend_on_the_listing(geometry: Geometry, chance: object) -> None:
+def test_order_has_all_partitions_and_does_not_depend_on_the_listing(geometry: Geometry, chance: Random) -> None:
     order = first_fit_order(geometry)
     assert sorted(order) == list(geometry.partitions())
     shuffled = list(geometry.profiles)
-    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    chance.shuffle(shuffled)
     assert first_fit_order(Geometry(tuple(shuffled))) == order
 
 

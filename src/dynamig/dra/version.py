@@ -32,7 +32,7 @@ def semver(text: str) -> Version:
         raise Refused("BAD_VERSION", f"{text!r} does not begin with a number", "expected like 580.82.07")
     major, minor, patch, rest = found.groups()
     plain = f"{int(major)}.{int(minor or 0)}.{int(patch or 0)}"
-    build = ".".join(re.findall(r"[0-9A-Za-z-]+", rest))
+    build = ".".join(re.findall(r"[0-9A-Za-z]+", rest))
     version = f"{plain}+{build}" if build else plain
     if len(version) > MAX_LENGTH:
         raise Refused("BAD_VERSION", f"version {text!r} is longer than {MAX_LENGTH} characters")

@@ -6,7 +6,7 @@ A device name is looked up, never parsed: the catalog was built from what NVML s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from dynamig.dra import Device, GpuFacts, Pool, Taint, gpu_pool
@@ -42,7 +42,7 @@ class Offer:
 class Catalog:
     """The offers of one node, by pool name."""
 
-    offers: Mapping[str, Offer] = MappingProxyType({})
+    offers: Mapping[str, Offer] = field(default_factory=dict)
 
     def find(self, pool: str, device: str) -> tuple[Offer, Device]:
         """Raises Refused UNKNOWN_DEVICE, naming the pool and device and where to look."""

@@ -1,0 +1,195 @@
+"""`python -m lab`: up, down, status, logs, start, stop, kubectl, env."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dynamig.errors import DynamigError
+from lab.lab import DEFAULT_GPUS, DEFAULT_NODES, Lab, Status, default_dir, take_down
+from lab.machines import tail_follow
+from lab.progress import Reporter
+from lab.spec import gpus_per_node
+
+app = typer.Typer(
+    name="lab",
+    help="Real etcd, Kubernetes, containerd and kubelets on this machine, in namespaces of their own.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+Dir = Annotated[
+    Path | None,
+    typer.Option("--dir", help="The lab's folder. Default: $DYNAMIG_LAB_DIR, else .lab in the repository."),
+]
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it (128 + SIGINT)."""
+
+
+def main() -> None:
+    app()
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Errors that are meant for people are shown as such, and Ctrl-C says what is possible now."""
+    try:
+        yield
+    except DynamigError as error:
+        err.print(f"[red]error:[/red] {error}", highlight=False, markup=True, soft_wrap=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        err.print("interrupted: `up` continues from here, `down` removes what is there")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command()
+def up(
+    directory: Dir = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(help=f"Node names, comma separated. Default: {','.join(DEFAULT_NODES)}."),
+    ] = None,
+    base_port: Annotated[
+        int | None,
+        typer.Option(help="First of 100 ports. Default: the first free block of 20000-29999."),
+    ] = None,
+    gpus: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Emulated GPUs: MODEL:N[,MODEL:N] for all nodes or NODE=MODEL:N. Default: {DEFAULT_GPUS}."),
+    ] = None,
+    without_driver: Annotated[bool, typer.Option(help="Kubernetes only: no GPUs, no dynamig.")] = False,
+) -> None:
+    """Bring the lab up, or continue from where it stands. Takes about ten minutes the first time."""
+    with told():
+        reporter = Reporter(out)
+        names = nodes.split(",") if nodes else list(DEFAULT_NODES)
+        wanted = gpus_per_node(names, gpus or [], DEFAULT_GPUS) if nodes or gpus else None
+        lab = Lab.create(
+            directory or default_dir(),
+            nodes=wanted,
+            base_port=base_port,
+            with_driver=not without_driver,
+            reporter=reporter,
+        )
+        lab.up()
+        reporter.line(f"[green]lab is up[/green] in {lab.layout.root}; try: python -m lab kubectl get nodes")
+
+
+@app.command()
+def down(
+    directory: Dir = None,
+    keep_logs: Annotated[bool, typer.Option(help="Leave the folder with the logs.")] = False,
+) -> None:
+    """Stop everything and remove the lab's folder. The caches stay."""
+    with told():
+        reporter = Reporter(out)
+        where = directory or default_dir()
+        if take_down(where, reporter, keep_logs=keep_logs):
+            reporter.line(f"lab in {where} is gone")
+        else:
+            reporter.line(f"no lab in {where}")
+
+
+@app.command()
+def status(directory: Dir = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """Ask every daemon whether it is ready. Exit status 1 if one is not."""
+    with told():
+        rows = Lab.open(directory or default_dir()).status()
+        if as_json:
+            data = [{**asdict(row), "log": str(row.log), "ready": row.reason is None} for row in rows]
+            out.print_json(json.dumps(data))
+        else:
+            out.print(_table(rows))
+        if any(row.reason is not None for row in rows):
+            raise typer.Exit(1)
+
+
+def _table(rows: list[Status]) -> Table:
+    table = Table("daemon", "ready", "pid", "up for", "ports", "log", caption=f"logs in {rows[0].log.parent}")
+    for row in rows:
+        table.add_row(
+            row.name,
+            "[green]yes[/green]" if row.reason is None else f"[red]no:[/red] {row.reason}",
+            str(row.pid or "-"),
+            _duration(time.time() - row.since) if row.since else "-",
+            "\n".join(map(str, row.ports)),
+            row.log.name,
+        )
+    return table
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+@app.command()
+def logs(
+    name: Annotated[str | None, typer.Argument(help="A daemon, as in `status`; none: list them.")] = None,
+    directory: Dir = None,
+    lines: Annotated[int, typer.Option("-n", help="How many of the last lines.")] = 50,
+    follow: Annotated[bool, typer.Option("-f", help="Go on printing.")] = False,
+) -> None:
+    """Show a daemon's log, or where the logs are."""
+    with told():
+        lab = Lab.open(directory or default_dir())
+        if name is not None:
+            tail_follow(lab.log(name), lines, follow)
+            return
+        for path in sorted(lab.layout.logs.glob("*.log")):
+            typer.echo(f"{path.stat().st_size:>10}  {path}")
+
+
+@app.command()
+def start(name: str, directory: Dir = None) -> None:
+    """Start one daemon and whatever it needs."""
+    with told():
+        Lab.open(directory or default_dir(), Reporter(out)).start(name)
+
+
+@app.command()
+def stop(name: str, directory: Dir = None) -> None:
+    """Stop one daemon (TERM, then KILL)."""
+    with told():
+        Lab.open(directory or default_dir(), Reporter(out)).stop(name)
+
+
+@app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,  # keeps the `--` of `exec POD -- COMMAND`
+        "help_option_names": [],
+    },
+    add_help_option=False,
+)
+def kubectl(context: typer.Context, directory: Dir = None) -> None:
+    """kubectl as the lab's administrator; everything behind the word is its own."""
+    with told():
+        lab = Lab.open(directory or default_dir())
+        environ = {**os.environ, "KUBECONFIG": str(lab.admin_kubeconfig)}
+        os.execve(lab.kubectl_path, ["kubectl", *context.args], environ)
+
+
+@app.command()
+def env(directory: Dir = None) -> None:
+    """Print shell assignments: eval "$(python -m lab env)"."""
+    with told():
+        lab = Lab.open(directory or default_dir())
+        typer.echo(f"export DYNAMIG_LAB_DIR={lab.layout.root}")
+        typer.echo(f"export KUBECONFIG={lab.admin_kubeconfig}")
+        typer.echo(f'export PATH="{lab.kubectl_path.parent}:$PATH"')

@@ -1,0 +1,55 @@
+"""Take a lab down: by its records only, so that it works on whatever an interrupted `up` or `down` has left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from lab import cgroups, folder, processes
+from lab.processes import Record
+from lab.progress import Reporter
+from lab.spec import CONTROL, Layout
+
+HOST_GRACE_S = 10.0
+"""What a driver gets to end by itself. Machines are switched off: their kernel namespace takes all processes along."""
+
+
+def order(records: Sequence[Record]) -> tuple[tuple[Record, ...], ...]:
+    """Groups to be stopped one after the other: daemons of the host, machines of nodes, the control plane's machine.
+
+    Daemons inside a machine need no stopping of their own. Pure.
+    """
+    host = tuple(r for r in records if r.machine is None)
+    node_machines = tuple(r for r in records if r.is_machine and r.machine != CONTROL)
+    control = tuple(r for r in records if r.is_machine and r.machine == CONTROL)
+    return tuple(group for group in (host, node_machines, control) if group)
+
+
+def records(layout: Layout) -> list[Record]:
+    """Of all daemons that were ever started, alive or not."""
+    found = [processes.read_record(path) for path in sorted(layout.records.glob("[!.]*.json"))]
+    return [record for record in found if record is not None]
+
+
+def switch_off(layout: Layout, reporter: Reporter) -> None:
+    """No process of the lab runs any more."""
+    for group in order(records(layout)):
+        names = ", ".join(record.name for record in group)
+        with reporter.task(f"stop {names}"), ThreadPoolExecutor() as pool:
+            for result in [pool.submit(_end, record) for record in group]:
+                result.result()
+
+
+def _end(record: Record) -> None:
+    if record.is_machine:
+        processes.stop(record.name, record.identity, grace_s=0)
+    else:
+        processes.stop_session(record.name, record.identity, HOST_GRACE_S)
+
+
+def take_down(layout: Layout, reporter: Reporter, *, keep_logs: bool) -> None:
+    """Processes, cgroups and files of the lab are gone; mounts and networks went with the processes."""
+    switch_off(layout, reporter)
+    with reporter.task("remove cgroups and files"):
+        cgroups.remove(layout)
+        folder.remove(layout, keep_logs=keep_logs)
