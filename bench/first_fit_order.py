@@ -1,16 +1,21 @@
 """How well does first fit pack, for different orders of the placements of a profile?
 
-    python bench/first_fit_order.py [--requests N] [--seed N]
+    python bench/first_fit_order.py [--best] [--requests N] [--seeds N]
 
 kube-scheduler takes the first device that fits, so the order in which a driver publishes devices is the only
-placement policy there is without a scheduler plugin. This simulates it: claims of a demand mix arrive at a few
-GPUs, live for a while, and are refused when nothing fits. Every order sees the same arrivals. Printed: the share
-of the requested memory slices that was served, and the ratio to the ascending order in which NVML lists
-placements.
+placement policy there is without a scheduler plugin. Two experiments on the 7-slice family, both
+deterministic:
 
-`fewest lost, live` is no order: it chooses with `dynamig.mig.fewest_lost` at each arrival, as a scheduler
-that scores could. It shows what is left to gain. `best of all` tries every order of one profile at a time, around the
-published one, and keeps the best: it is fitted to the very arrivals it is measured on, so it is an upper bound.
+1. **Filling** (exact, no chance): requests of a demand mix arrive at one empty GPU and stay. Expected
+   memory slices granted until the first request is refused, for an order of the placements, as a share of
+   the best that any policy reaches which knows the mix, computed by recursion over all states. With
+   `--best` also the best of all orders of 1g, 2g, 3g and double-memory 1g for that mix (about two minutes).
+2. **Churn** (simulated): requests arrive at four GPUs, live for an exponential time and are refused when
+   nothing fits. Share of the requested memory slices that was served, and of the requests for four slices
+   or more, over several seeds; every policy sees the same arrivals.
+
+`ascending` is the order in which NVML lists placements. `fewest lost` is no order: it chooses with
+`dynamig.mig.fewest_lost` at each arrival, as a scheduler that scores could. Results: docs/decisions/0003.
 """
 
 from __future__ import annotations
@@ -18,9 +23,11 @@ from __future__ import annotations
 import argparse
 import heapq
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from functools import partial
+from itertools import permutations, product
+from statistics import mean
 
 from dynamig.mig import (
     Engines,
@@ -36,39 +43,136 @@ from dynamig.mig import (
     first_fit_order,
 )
 
-GPUS = 4
+Layout = frozenset[Partition]
+Choose = Callable[[Layout, GiProfileId], Partition | None]
+Orders = Mapping[GiProfileId, Sequence[Partition]]
+Mix = Mapping[GiProfileId, int]
 
-H100 = Geometry(
-    tuple(
-        GiProfile(
-            GiProfileId(id), NvmlProfile(0), name, compute, MiB(memory), Engines(ofa_engines=ofa), most,
-            tuple(Placement(start, size) for start in starts),
-        )
-        for name, id, compute, memory, ofa, most, size, starts in (
-            ("1g.10gb", 19, 1, 9984, 0, 7, 1, (0, 1, 2, 3, 4, 5, 6)),
-            ("1g.10gb+me", 20, 1, 9984, 1, 1, 1, (0, 1, 2, 3, 4, 5, 6)),
-            ("1g.20gb", 15, 1, 20096, 0, 4, 2, (0, 2, 4, 6)),
-            ("2g.20gb", 14, 2, 20096, 0, 3, 2, (0, 2, 4)),
-            ("3g.40gb", 9, 3, 40448, 0, 2, 4, (0, 4)),
-            ("4g.40gb", 5, 4, 40448, 0, 1, 4, (0,)),
-            ("7g.80gb", 0, 7, 81152, 1, 1, 8, (0,)),
+GPUS, LOADS, LARGE = 4, (0.7, 1.0), 4
+NAMES = {"1g": 19, "1g+me": 20, "1gx2": 15, "2g": 14, "3g": 9, "4g": 5, "7g": 0}
+
+MIXES: dict[str, dict[str, int]] = {
+    "1g and 4g": {"1g": 12, "4g": 2},
+    "1g and 3g": {"1g": 12, "3g": 2},
+    "2g and 4g": {"2g": 4, "4g": 2},
+    "1g 2g 3g": {"1g": 8, "2g": 3, "3g": 2},
+    "1g 2g 3g 4g": {"1g": 8, "2g": 3, "3g": 2, "4g": 1},
+    "with double memory": {"1g": 6, "1gx2": 4, "2g": 2, "3g": 2, "4g": 1},
+    "with whole GPUs": {"1g": 10, "2g": 2, "3g": 1, "7g": 1},
+    "all alike": {"1g": 1, "1gx2": 1, "2g": 1, "3g": 1, "4g": 1, "7g": 1},
+}
+"""Weights of the arrivals. Not measured anywhere: chosen to set pairs of profiles against each other."""
+
+
+def seven_slices() -> Geometry:
+    """Profiles of the 7-slice family by size and starts, as nvidia-smi prints them; nothing else matters
+    here.
+    """
+    shapes = {
+        "1g": (1, 1, range(7)),
+        "1g+me": (1, 1, range(7)),
+        "1gx2": (1, 2, (0, 2, 4, 6)),
+        "2g": (2, 2, (0, 2, 4)),
+        "3g": (3, 4, (0, 4)),
+        "4g": (4, 4, (0,)),
+        "7g": (7, 8, (0,)),
+    }
+    return Geometry(
+        tuple(
+            GiProfile(
+                GiProfileId(NAMES[name]),
+                NvmlProfile(0),
+                name,
+                compute,
+                MiB(1),
+                Engines(ofa_engines=int(name in ("1g+me", "7g"))),
+                1 if name == "1g+me" else len(starts),
+                tuple(Placement(start, size) for start in starts),
+            )
+            for name, (compute, size, starts) in shapes.items()
         )
     )
-)  # fmt: skip
-"""Placements of the 7-slice family, as nvidia-smi prints them; all that matters here."""
 
-MIXES: dict[str, dict[str, float]] = {
-    "small and 4g": {"1g.10gb": 12, "4g.40gb": 2},
-    "small and 3g": {"1g.10gb": 12, "3g.40gb": 2},
-    "small, 2g, 3g, 4g": {"1g.10gb": 8, "2g.20gb": 3, "3g.40gb": 2, "4g.40gb": 1},
-    "with double memory": {"1g.10gb": 6, "1g.20gb": 4, "2g.20gb": 2, "3g.40gb": 2, "4g.40gb": 1},
-    "with whole GPUs": {"1g.10gb": 10, "2g.20gb": 2, "3g.40gb": 1, "7g.80gb": 1},
-    "2g and 4g": {"2g.20gb": 4, "4g.40gb": 2},
-}
-"""Weights of the arrivals. Not measured anywhere: chosen to stress different pairs of profiles."""
 
-Choose = Callable[[Sequence[Partition], GiProfileId], Partition | None]
-Orders = Mapping[GiProfileId, Sequence[Partition]]
+TABLE = Table(seven_slices())
+
+
+def orders(sort: Callable[[Partition], object] | None = None) -> Orders:
+    """The placements of each profile, sorted; None: as published."""
+    every = first_fit_order(TABLE.geometry) if sort is None else sorted(TABLE.options, key=sort)  # type: ignore[type-var]
+    return {one.id: [p for p in every if p.profile == one.id] for one in TABLE.geometry.profiles}
+
+
+def first_fit_by(by: Orders, live: Layout, profile: GiProfileId) -> Partition | None:
+    possible = set(TABLE.possible(live))
+    return next((p for p in by[profile] if p in possible), None)
+
+
+# 1. Filling
+
+
+def granted(mix: Mix, candidates: Callable[[Layout, GiProfileId], Iterable[Partition]]) -> float:
+    """Expected slices granted to an empty GPU until a refusal, if each time the best of the candidates is
+    taken.
+    """
+    total = sum(mix.values())
+    known: dict[Layout, float] = {}
+
+    def rest(live: Layout) -> float:
+        if live not in known:
+            known[live] = sum(
+                weight
+                / total
+                * max((p.placement.size + rest(live | {p}) for p in candidates(live, profile)), default=0)
+                for profile, weight in mix.items()
+            )
+        return known[live]
+
+    return rest(frozenset())
+
+
+def by_policy(choose: Choose, live: Layout, profile: GiProfileId) -> Iterator[Partition]:
+    if (found := choose(live, profile)) is not None:
+        yield found
+
+
+def anything(live: Layout, profile: GiProfileId) -> Iterator[Partition]:
+    return (p for p in TABLE.possible(live) if p.profile == profile)
+
+
+def best_order(mix: Mix) -> tuple[float, Orders]:
+    """The best of all orders for the mix; on plain masks, since there are 60,480 of them for four profiles."""
+    varied = [id for id in mix if len(TABLE.geometry.profile(id).placements) > 1]
+    tried = product(*(permutations(orders()[id]) for id in varied))
+    return max(
+        (
+            (_granted_by_masks(mix, by), by)
+            for by in (dict(orders()) | dict(zip(varied, o, strict=True)) for o in tried)
+        ),
+        key=lambda one: one[0],
+    )
+
+
+def _granted_by_masks(mix: Mix, by: Orders) -> float:
+    """As `granted` for an order, by memory slices alone: the mixes above ask for no media extensions."""
+    total = sum(mix.values())
+    masks = [(weight / total, [(p.placement.mask, p.placement.size) for p in by[id]]) for id, weight in mix.items()]
+    known: dict[int, float] = {}
+
+    def rest(used: int) -> float:
+        if used not in known:
+            known[used] = 0.0
+            for weight, places in masks:
+                for mask, size in places:
+                    if not used & mask:
+                        known[used] += weight * (size + rest(used | mask))
+                        break
+        return known[used]
+
+    return rest(0)
+
+
+# 2. Churn
 
 
 @dataclass(frozen=True)
@@ -79,112 +183,99 @@ class Arrival:
     size: int
 
 
-def arrivals(mix: Mapping[str, float], count: int, load: float, seed: int) -> list[Arrival]:
+def arrivals(mix: Mix, count: int, load: float, seed: int) -> Iterator[Arrival]:
     """Poisson arrivals with exponential lives (mean 1), asking for `load` times what the GPUs have."""
     chance = random.Random(seed)
-    profiles = [one for one in H100.profiles if one.name in mix]
-    weights = [mix[one.name] for one in profiles]
-    mean_size = sum(w * one.size for w, one in zip(weights, profiles, strict=True)) / sum(weights)
-    rate = load * GPUS * H100.memory_slices / mean_size
-    now, result = 0.0, []
+    sizes = {id: TABLE.geometry.profile(id).size for id in mix}
+    mean_size = sum(weight * sizes[id] for id, weight in mix.items()) / sum(mix.values())
+    now = 0.0
     for _ in range(count):
-        now += chance.expovariate(rate)
-        (one,) = chance.choices(profiles, weights)
-        result.append(Arrival(now, now + chance.expovariate(1), one.id, one.size))
-    return result
+        now += chance.expovariate(load * GPUS * TABLE.geometry.memory_slices / mean_size)
+        (profile,) = chance.choices(list(mix), list(mix.values()))
+        yield Arrival(now, now + chance.expovariate(1), profile, sizes[profile])
 
 
-def served(requests: Iterable[Arrival], choose: Choose) -> float:
-    """Memory slices granted, as a share of those asked for; GPUs are tried in order, as pools are."""
-    live: list[list[Partition]] = [[] for _ in range(GPUS)]
+def served(requests: Iterable[Arrival], choose: Choose) -> tuple[float, float]:
+    """Share of the slices granted, and of the large requests; GPUs are tried in order, as pools are."""
+    live: list[Layout] = [frozenset()] * GPUS
     ends: list[tuple[float, int, Partition]] = []
-    asked = given = 0
+    slices, large = [0, 0], [0, 0]
     for one in requests:
         while ends and ends[0][0] <= one.at:
             _, gpu, gone = heapq.heappop(ends)
-            live[gpu].remove(gone)
-        asked += one.size
-        for gpu in range(GPUS):
-            if (found := choose(live[gpu], one.profile)) is not None:
-                live[gpu].append(found)
-                heapq.heappush(ends, (one.until, gpu, found))
-                given += one.size
-                break
-    return given / asked
+            live[gpu] -= {gone}
+        found = ((gpu, choose(live[gpu], one.profile)) for gpu in range(GPUS))
+        gpu, partition = next(((g, p) for g, p in found if p is not None), (-1, None))
+        if partition is not None:
+            live[gpu] |= {partition}
+            heapq.heappush(ends, (one.until, gpu, partition))
+        for counts, amount in ((slices, one.size), (large, int(one.size >= LARGE))):
+            counts[0] += amount * (partition is not None)
+            counts[1] += amount
+    return slices[0] / slices[1], large[0] / max(large[1], 1)
 
 
-def first_fit_of(table: Table, orders: Orders) -> Choose:
-    return lambda live, profile: next((p for p in orders[profile] if table.fits(live, p)), None)
+POLICIES: dict[str, Choose] = {
+    "ascending": partial(first_fit_by, orders(lambda p: p)),
+    "published": partial(first_fit_by, orders()),
+    "fewest lost": partial(fewest_lost, TABLE),
+}
 
 
-def ascending(table: Table) -> Orders:
-    return {one.id: sorted(one.partitions()) for one in table.geometry.profiles}
+def by_id(mix: Mapping[str, int]) -> Mix:
+    return {GiProfileId(NAMES[name]): weight for name, weight in mix.items()}
 
 
-def descending(table: Table) -> Orders:
-    return {one.id: sorted(one.partitions(), reverse=True) for one in table.geometry.profiles}
-
-
-def fewest_conflicts(table: Table) -> Orders:
-    """By the number of partitions each excludes on an empty GPU; what the published order refines."""
-    return {
-        one.id: sorted(one.partitions(), key=lambda p: (len(table.conflicts(p)), p))
-        for one in table.geometry.profiles
-    }
-
-
-def published(table: Table) -> Orders:
-    order = first_fit_order(table.geometry)
-    return {one.id: [p for p in order if p.profile == one.id] for one in table.geometry.profiles}
-
-
-def best_of_all(table: Table, requests: Sequence[Arrival]) -> Orders:
-    """Every permutation of each profile in turn, the other profiles as published (5,040 for 1g: sampled)."""
-    best = dict(published(table))
-    chance = random.Random(0)
-    for profile in {one.profile for one in requests}:
-        tries = list(permutations(best[profile]))
-        tries = chance.sample(tries, min(len(tries), 120))
-        best[profile] = max(
-            [best[profile], *tries],
-            key=lambda order: served(requests, first_fit_of(table, {**best, profile: order})),
+def fill(best: bool) -> None:
+    print("Filling one empty GPU: share of what the best policy for the mix is expected to grant before a refusal")
+    print(f"{'mix':20}" + "".join(f"{name:>13}" for name in POLICIES) + "   ascending -> published")
+    shares: dict[str, list[float]] = {name: [] for name in POLICIES}
+    for name, weights in MIXES.items():
+        mix = by_id(weights)
+        optimum = granted(mix, anything)
+        for policy, choose in POLICIES.items():
+            shares[policy].append(granted(mix, partial(by_policy, choose)) / optimum)
+        row = {policy: shares[policy][-1] for policy in POLICIES}
+        print(
+            f"{name:20}"
+            + "".join(f"{share:13.3f}" for share in row.values())
+            + f"   x {row['published'] / row['ascending']:.3f}"
         )
-    return best
+        if best:
+            most, by = best_order(mix)
+            starts = {TABLE.geometry.profile(id).name: [p.placement.start for p in by[id]] for id in mix}
+            print(f"{'':20}best order for this mix: {most / optimum:.3f} {starts}")
+    means = {policy: mean(many) for policy, many in shares.items()}
+    print(
+        f"{'mean':20}"
+        + "".join(f"{share:13.3f}" for share in means.values())
+        + f"   x {means['published'] / means['ascending']:.3f}"
+    )
+    print(f"{'worst':20}" + "".join(f"{min(many):13.3f}" for many in shares.values()))
+
+
+def churn(count: int, seeds: int) -> None:
+    print(f"\nChurn on {GPUS} GPUs, {seeds} x {count} requests: served slices / large requests")
+    print(f"{'mix':20}{'load':>5}" + "".join(f"{name:>17}" for name in POLICIES))
+    ratios: dict[str, list[float]] = {name: [] for name in POLICIES}
+    for (name, weights), load in product(MIXES.items(), LOADS):
+        row = {}
+        for policy, choose in POLICIES.items():
+            runs = [served(arrivals(by_id(weights), count, load, seed), choose) for seed in range(seeds)]
+            row[policy] = tuple(mean(column) for column in zip(*runs, strict=True))
+            ratios[policy].append(row[policy][0] / row["ascending"][0])
+        print(f"{name:20}{load:5.1f}" + "".join(f"{a:10.3f} /{b:5.3f}" for a, b in row.values()))
+    print(f"{'mean ratio':25}" + "".join(f"{mean(many):10.3f}       " for many in ratios.values()))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=6000, help="arrivals per mix and load")
-    parser.add_argument("--seed", type=int, default=20261129)
-    parser.add_argument("--best", action="store_true", help="search for better orders too (minutes)")
+    parser = argparse.ArgumentParser(description="Packing of first fit by order of placements.")
+    parser.add_argument("--best", action="store_true", help="also search the best order of each mix (minutes)")
+    parser.add_argument("--requests", type=int, default=1500, help="arrivals of a simulated run")
+    parser.add_argument("--seeds", type=int, default=4, help="simulated runs of each cell")
     options = parser.parse_args()
-    table = Table(H100)
-    chosen: dict[str, Choose] = {
-        "ascending": first_fit_of(table, ascending(table)),
-        "descending": first_fit_of(table, descending(table)),
-        "fewest conflicts": first_fit_of(table, fewest_conflicts(table)),
-        "published": first_fit_of(table, published(table)),
-        "fewest lost, live": lambda live, profile: fewest_lost(table, live, profile),
-    }
-    print(f"{GPUS} GPUs, {options.requests} requests per cell, seed {options.seed}; served share, ratio to ascending")
-    print(f"{'mix':20} {'load':>4}  " + "  ".join(f"{name:>19}" for name in chosen))
-    sums = dict.fromkeys(chosen, 0.0)
-    cells = 0
-    for name, mix in MIXES.items():
-        for load in (0.7, 0.9, 1.2):
-            requests = arrivals(mix, options.requests, load, options.seed)
-            results = {policy: served(requests, choose) for policy, choose in chosen.items()}
-            if options.best:
-                results["best of all"] = served(requests, first_fit_of(table, best_of_all(table, requests)))
-            base = results["ascending"]
-            print(
-                f"{name:20} {load:4.1f}  "
-                + "  ".join(f"{share:9.3f} ({share / base:6.3f})" for share in results.values())
-            )
-            cells += 1
-            for policy in chosen:
-                sums[policy] += results[policy] / base
-    print(f"{'mean ratio':20}       " + "  ".join(f"{total / cells:19.3f}" for total in sums.values()))
+    fill(options.best)
+    churn(options.requests, options.seeds)
 
 
 if __name__ == "__main__":

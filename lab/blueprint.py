@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dynamig.errors import Unavailable
 from lab import cache, components, debian, images, kubernetes, machines, nodes
 from lab.commands import run
 from lab.components import DriverFiles
@@ -117,13 +118,21 @@ class Blueprint:
         def roles(task: Task, cancel: Cancel) -> None:
             components.apply(self.kubectl, [components.LAB_ROLES])
 
+        def account_problem() -> str | None:
+            try:
+                found = server.get_json("/api/v1/namespaces/default/serviceaccounts/default")
+            except Unavailable as error:
+                return str(error)
+            return None if found else "not there"
+
         def account(task: Task, cancel: Cancel) -> None:
-            path = "/api/v1/namespaces/default/serviceaccounts/default"
-            if reason := wait_for(lambda: None if server.get_json(path) else "not there", ACCOUNT_S, cancel):
-                raise TimeoutError(f"default service account: {reason}")
+            if reason := wait_for(account_problem, ACCOUNT_S, cancel):
+                raise Unavailable(
+                    "NO_ACCOUNT", f"default service account: {reason}", "`lab logs kube-controller-manager`"
+                )
 
         self._add("lab-roles", roles, needs=("kube-apiserver",))
-        self._add("default-account", account, needs=("kube-controller-manager",))
+        self._add("default-account", account, lambda: account_problem() is None, needs=("kube-controller-manager",))
 
     def _add_node(self, name: str) -> None:
         for daemon in nodes.daemons(self._layout, self._spec, name, self._have):

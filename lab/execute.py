@@ -64,9 +64,12 @@ def wait_for(question: Callable[[], str | None], seconds: float, cancel: Cancel,
 
 
 def execute(steps: Sequence[Step], act: Callable[[str], None], cancel: Cancel) -> None:
-    """All steps are taken, each after those it needs. The first failure ends the rest and is raised."""
+    """All steps are taken, each after those it needs (`plan.missing` made them so that `needs` says all of it).
+
+    The first failure ends the rest and is raised.
+    """
     names = {step.name for step in steps}
-    order = TopologicalSorter({step.name: step.before & names for step in steps})
+    order = TopologicalSorter({step.name: step.needs & names for step in steps})
     order.prepare()
     running: dict[Future[None], str] = {}
     with ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="step") as pool:

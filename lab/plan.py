@@ -44,11 +44,18 @@ def in_order(steps: Collection[Step]) -> tuple[Step, ...]:
 
 
 def missing(steps: Collection[Step], done: Collection[str]) -> tuple[Step, ...]:
-    """The steps to take, in an order that works, given the names of those that are done."""
+    """The steps to take, in an order that works, given the names of those that are done.
+
+    Each says all the missing steps that it has to wait for, also those it needs through a step that is done: a
+    controller may stand while the server that it talks to, and through it we, has to be started again.
+    """
     found: dict[str, Step] = {}
+    waits_for: dict[str, frozenset[str]] = {}
     for step in in_order(steps):
+        before = frozenset[str]().union(*({name} & found.keys() | waits_for[name] for name in step.before))
+        waits_for[step.name] = before
         if step.name not in done or step.dies_with & found.keys():
-            found[step.name] = step
+            found[step.name] = Step(step.name, before, step.dies_with)
     return tuple(found.values())
 
 

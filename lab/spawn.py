@@ -4,9 +4,13 @@ Reads one JSON object from standard input (see `Order`), answers with exit statu
 error. It is a program of its own, with one thread and nothing imported from the lab, because setns(2) and fork(2)
 must not happen in a process that may have threads (the lab has: progress bars, gRPC).
 
-A daemon never runs unrecorded: the child waits on a pipe until its identity (pid, start time, boot id) is on disk
-under its final name, and gives up if this program dies before. The record's pid is the one seen from outside of the
-daemon's pid namespace, so the lab can always signal it.
+A daemon never runs unrecorded: it waits until its identity (pid, start time, boot id) is on disk under its final
+name, and gives up if this program dies before. The recorded pid is the one seen from outside of the daemon's pid
+namespace; the kernel translates it when the daemon introduces itself over a socket (unix(7), SCM_CREDENTIALS).
+
+A daemon inside a machine is made by a second fork, whose parent is inside too and ends at once: so the machine's
+first process inherits and reaps it. As a child of somebody outside it would stay a zombie until that somebody reaps,
+and the kernel does not let a pid namespace end before; the first process of a container often never reaps.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import socket
+import struct
 import sys
 from typing import NoReturn, TypedDict
 
@@ -64,10 +70,11 @@ def enter(proc: int, order: Order) -> None:
         checked(libc.mount(None, b"/", None, MS_REC_PRIVATE, None), "make / private")
 
 
-def become(order: Order, log: int, go: int, failed: int) -> NoReturn:
-    """Wait for the record to be written, then be the daemon. Ends quietly if the starter died meanwhile."""
-    if os.read(go, 1) != b"g":
-        os._exit(1)
+def become(order: Order, log: int, starter: socket.socket) -> NoReturn:
+    """Introduce ourselves, wait for the record to be written, then be the daemon."""
+    starter.send(b"here")
+    if starter.recv(16) != b"go":
+        os._exit(1)  # the starter died
     try:
         os.setsid()
         os.umask(0o022)
@@ -77,8 +84,18 @@ def become(order: Order, log: int, go: int, failed: int) -> NoReturn:
             os.dup2(source, target)
         os.execvpe(order["argv"][0], order["argv"], order["env"])
     except OSError as error:
-        os.write(failed, f"{order['argv'][0]}: {error}".encode())
+        starter.send(f"{order['argv'][0]}: {error}".encode())
     os._exit(127)
+
+
+def sender_of_next(connection: socket.socket) -> int:
+    """The pid, as this process sees it, of who sends the next message."""
+    size = struct.calcsize("3i")
+    message, ancillary, _, _ = connection.recvmsg(16, socket.CMSG_SPACE(size))
+    if not message:
+        raise OSError("the new process ended before it could be recorded")
+    pid: int = struct.unpack("3i", ancillary[0][2][:size])[0]
+    return pid
 
 
 def write_record(folder: int, name: str, record: dict[str, object]) -> None:
@@ -97,17 +114,20 @@ def spawn(order: Order) -> None:
     folder = os.open(os.path.dirname(order["record"]), os.O_RDONLY | os.O_DIRECTORY)
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     enter(proc, order)
-    go_read, go_write = os.pipe()
-    failed_read, failed_write = os.pipe()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     child = os.fork()
     if child == 0:
-        os.close(go_write)
-        become(order, log, go_read, failed_write)
-    os.close(failed_write)
-    identity = {"pid": child, "start": start_time(proc, child), "boot": boot}
+        ours.close()
+        if order["join"] is not None and os.fork() != 0:
+            os._exit(0)
+        become(order, log, theirs)
+    theirs.close()
+    daemon = sender_of_next(ours)
+    identity = {"pid": daemon, "start": start_time(proc, daemon), "boot": boot}
     write_record(folder, os.path.basename(order["record"]), {**order["note"], **identity})
-    os.write(go_write, b"g")
-    if error := os.read(failed_read, 4096):  # end of file: exec closed the pipe, the daemon runs
+    ours.send(b"go")
+    if error := ours.recv(4096):  # nothing: exec closed the daemon's end, it runs
         raise OSError(error.decode())
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 import structlog
 
@@ -21,11 +21,11 @@ from dynamig.driver import catalog as catalogs
 from dynamig.driver import recovery
 from dynamig.driver.claims import ClaimService, Node, Outside
 from dynamig.driver.config import DriverConfig
-from dynamig.driver.hardware import foreign_instances
 from dynamig.driver.journal import FileJournal
 from dynamig.driver.loop import Loop
 from dynamig.driver.numbers import NumberFile
 from dynamig.driver.publish import publish
+from dynamig.driver.repair import Repair
 from dynamig.driver.settler import Settler
 from dynamig.errors import DynamigError, Refused
 from dynamig.kube import ApiClaims, ApiLease, ApiSlices, connect
@@ -35,7 +35,7 @@ from dynamig.nvml import DeviceTree, NvmlGpus
 from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.gpus import GpuReading, LiveInstance
 from dynamig.protocol.node_report import report_of
-from dynamig.protocol.records import ClaimRecord, DeviceRecord
+from dynamig.protocol.records import ClaimRecord
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +44,9 @@ RESCAN = 10.0
 
 RENEW = 10.0
 """Seconds between renewals of the node's Lease."""
+
+RECOVER = 60.0
+"""Seconds between looks for what journal, hardware, claims and CDI files do not agree on."""
 
 PREPARE_BUDGET = 40.0
 """Seconds that a prepare may wait in all: the kubelet's call ends at 45."""
@@ -88,6 +91,7 @@ class Driver:
             "recover": Loop("recover", self._recover, self._bug),
         }
         self._settler = Settler(self._service, outside, config.driver_name, self._loops["settle"].poke)
+        self._repair = Repair(node, outside, self._service, lambda: self._catalog, self._settler.failed)
         self._plugin = Plugin(
             config.kubelet_dir, config.driver_name, self._prepare, self._unprepare, self._on_registration
         )
@@ -97,7 +101,9 @@ class Driver:
     def run(self) -> bool:
         """True if it ended because it was asked to."""
         self._rescan()
-        self._recover_hardware()
+        for path in self._journal.unreadable():
+            log.error("journal_record_unreadable", path=path, effect="what it owned is quarantined")
+        self._repair.run(self._repair.plan().actions)  # before the kubelet can call, and without the API server
         self._plugin.start()
         for loop in self._loops.values():
             loop.start()
@@ -175,9 +181,8 @@ class Driver:
         return RENEW
 
     def _recover(self) -> float:
-        for action in self.plan(self._claims.held_on(self._node.name)).actions:
-            self._run_action(action)
-        return 300.0
+        self._repair.run(self._repair.plan(self._claims.held_on(self._node.name)).actions)
+        return RECOVER
 
     # -- hardware ----------------------------------------------------------------------------------------------
 
@@ -186,61 +191,22 @@ class Driver:
         fresh = {r.uuid: r for r in self._gpus.readings()}
         self._unread = frozenset(set(self._readings) - set(fresh))
         self._readings = {**self._readings, **fresh}
-        foreign = foreign_instances(self._live(fresh), self._journal.records().values())
+        self._catalog = self._build({})  # what the look at foreign instances goes by
+        foreign = self._repair.foreign()
         if foreign != self._foreign:
             log.warning("foreign_instances", found={g: [str(i) for i in found] for g, found in foreign.items()})
         self._foreign = foreign
+        self._catalog = self._build(foreign)
+
+    def _build(self, foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]) -> catalogs.Catalog:
         readings = self._readings.values()
-        self._catalog = catalogs.build(
-            self._node.name, readings, self._numbers.of(readings), self._config.gpus, foreign
-        )
-
-    def _live(self, gpus: Mapping[GpuUuid, Any]) -> dict[GpuUuid, Sequence[LiveInstance]]:
-        """Instances of each GPU that answers."""
-        live: dict[GpuUuid, Sequence[LiveInstance]] = {}
-        for gpu in gpus:
-            try:
-                live[gpu] = self._gpus.instances(gpu)
-            except DynamigError as error:
-                log.warning("gpu_unreadable", gpu=gpu, code=error.code, error=str(error))
-        return live
-
-    # -- recovery ----------------------------------------------------------------------------------------------
-
-    def plan(self, held_here: Sequence[Any] = ()) -> recovery.Plan:
-        """What is to be done now; nothing is done."""
-        readable = [uid for uid in self._cdi.claims() if self._cdi.read(uid) is not None]
-        return recovery.plan_recovery(
-            self._journal.records(), self._live(self._readings), self._node.boot_id, readable, held_here
-        )
-
-    def _recover_hardware(self) -> None:
-        """What can be settled without the API server, before the kubelet may call."""
-        for path in self._journal.unreadable():
-            log.error("journal_record_unreadable", path=path, effect="what it owned is quarantined")
-        for action in self.plan().actions:
-            try:
-                self._run_action(action)
-            except DynamigError as error:
-                log.warning("recovery_postponed", action=recovery.describe(action), error=str(error))
-
-    def _run_action(self, action: recovery.Action) -> None:
-        log.info("recovering", action=recovery.describe(action))
-        match action:
-            case recovery.Retire(record, _):
-                self._service.retire(record)
-            case recovery.RestoreCdi(record):
-                self._service.restore_cdi(record)
-            case recovery.RemoveCdi(uid):
-                self._service.remove_cdi(uid)
-            case recovery.Adopt(claim, devices):
-                self._service.adopt(claim, [self._noted(pool, device) for pool, device in devices])
-
-    def _noted(self, pool: str, device: str) -> DeviceRecord:
-        offer, found = self._catalog.find(pool, device)
-        return DeviceRecord("", pool, device, offer.reading.uuid, found.partition)
+        numbers = self._numbers.of(readings)
+        return catalogs.build(self._node.name, readings, numbers, self._config.gpus, foreign)
 
     # -- for people --------------------------------------------------------------------------------------------
+
+    def plan(self) -> recovery.Plan:
+        return self._repair.plan()
 
     def status(self) -> Status:
         return Status(

@@ -59,6 +59,11 @@ class ClaimRecord:
     def owns_hardware(self) -> bool:
         return self.state in OWNS_HARDWARE
 
+    @property
+    def live_devices(self) -> tuple[DeviceRecord, ...]:
+        """Devices that were made, and so may be in use by a container."""
+        return tuple(d for d in self.devices if d.live is not None)
+
     def partitions_on(self, gpu: GpuUuid) -> tuple[Partition, ...]:
         return tuple(d.partition for d in self.devices if d.gpu == gpu and d.partition is not None)
 

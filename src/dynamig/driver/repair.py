@@ -1,0 +1,91 @@
+"""Looks at journal, hardware, claims and CDI files, and runs what `recovery` plans.
+
+Order of looking matters, since claims come and go meanwhile: the journal is read before the hardware, so that a
+record seen as prepared had its instance when the hardware was read; and again after it, so that an instance made or
+gone in between is not taken for somebody else's. Each action checks again under the claim's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import structlog
+
+from dynamig.driver import recovery
+from dynamig.driver.catalog import Catalog
+from dynamig.driver.claims import ClaimService, Node, Outside
+from dynamig.driver.hardware import foreign_instances
+from dynamig.errors import DynamigError, Unavailable
+from dynamig.mig import GpuUuid
+from dynamig.protocol.claims import ClaimRef, ClaimView
+from dynamig.protocol.gpus import LiveInstance
+from dynamig.protocol.records import DeviceRecord
+
+log = structlog.get_logger(__name__)
+
+
+class Repair:
+    """`on_lost` is told of prepared claims whose devices had to be given up, with the reason."""
+
+    def __init__(
+        self,
+        node: Node,
+        outside: Outside,
+        service: ClaimService,
+        catalog: Callable[[], Catalog],
+        on_lost: Callable[[ClaimRef, DynamigError], None],
+    ) -> None:
+        self._node = node
+        self._out = outside
+        self._service = service
+        self._catalog = catalog
+        self._on_lost = on_lost
+
+    def foreign(self) -> Mapping[GpuUuid, tuple[LiveInstance, ...]]:
+        """Instances that nothing proves to be ours, by GPU."""
+        before = self._out.journal.records()
+        live = self._live()
+        after = self._out.journal.records()
+        return foreign_instances(live, [*before.values(), *after.values()])
+
+    def plan(self, held_here: Sequence[ClaimView] = ()) -> recovery.Plan:
+        """What is to be done now; nothing is done. `held_here`: claims that carry our finalizer for this node."""
+        readable = [uid for uid in self._out.cdi.claims() if self._out.cdi.read(uid) is not None]
+        records = self._out.journal.records()
+        return recovery.plan_recovery(records, self._live(), self._node.boot_id, readable, held_here)
+
+    def run(self, actions: Iterable[recovery.Action]) -> None:
+        """Each action was tried once; what fails is logged and planned again at the next look."""
+        for action in actions:
+            log.info("recovering", action=recovery.describe(action))
+            try:
+                self._run(action)
+            except DynamigError as error:
+                log.warning("recovery_postponed", action=recovery.describe(action), code=error.code, error=str(error))
+
+    def _run(self, action: recovery.Action) -> None:
+        match action:
+            case recovery.Retire(record, why):
+                if self._service.retire(record) and record.live_devices:
+                    self._on_lost(record.ref, Unavailable("INSTANCE_LOST", why, "delete the pod and make it again"))
+            case recovery.RestoreCdi(record):
+                self._service.restore_cdi(record)
+            case recovery.RemoveCdi(uid):
+                self._service.remove_cdi(uid)
+            case recovery.Adopt(claim, devices):
+                self._service.adopt(claim, [self._noted(pool, device) for pool, device in devices])
+
+    def _noted(self, pool: str, device: str) -> DeviceRecord:
+        offer, found = self._catalog().find(pool, device)
+        return DeviceRecord("", pool, device, offer.reading.uuid, found.partition)
+
+    def _live(self) -> dict[GpuUuid, Sequence[LiveInstance]]:
+        """Instances of each GPU that answers."""
+        live: dict[GpuUuid, Sequence[LiveInstance]] = {}
+        for offer in self._catalog().offers.values():
+            gpu = offer.reading.uuid
+            try:
+                live[gpu] = self._out.gpus.instances(gpu)
+            except DynamigError as error:
+                log.warning("gpu_unreadable", gpu=gpu, code=error.code, error=str(error))
+        return live

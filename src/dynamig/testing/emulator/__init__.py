@@ -1,0 +1,32 @@
+"""The NVML emulator's control side: make a node, look at it, order faults, read the call log.
+
+The library itself is C, in emulator/; both work on the files of one directory.
+"""
+
+from dynamig.testing.emulator.emulator import (
+    Emulator,
+    SeenComputeInstance,
+    SeenGpu,
+    SeenGpuInstance,
+    SeenNode,
+)
+from dynamig.testing.emulator.faults import NvmlReturn, TracedCall, parse_duration
+from dynamig.testing.emulator.geometry import Catalog, GpuModel, Profile, load_geometry, model_key
+from dynamig.testing.emulator.library import find_library
+
+__all__ = [
+    "Catalog",
+    "Emulator",
+    "GpuModel",
+    "NvmlReturn",
+    "Profile",
+    "SeenComputeInstance",
+    "SeenGpu",
+    "SeenGpuInstance",
+    "SeenNode",
+    "TracedCall",
+    "find_library",
+    "load_geometry",
+    "model_key",
+    "parse_duration",
+]

@@ -1,0 +1,355 @@
+"""An emulated node, made and driven from Python while NVML clients run on it."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import re
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dynamig.errors import Conflict, Refused, Unavailable
+from dynamig.testing.emulator import faults, layout, making, tree
+from dynamig.testing.emulator.faults import NvmlReturn, TracedCall
+from dynamig.testing.emulator.geometry import load_geometry
+from dynamig.testing.emulator.library import foreign_instance
+from dynamig.testing.emulator.node import changing, read_models, read_node
+
+XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
+
+
+@dataclass(frozen=True, slots=True)
+class SeenComputeInstance:
+    """A compute instance; `start` and `size` in compute slices of its GPU instance."""
+
+    ci_id: int
+    profile_id: int
+    start: int
+    size: int
+    mig_uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpuInstance:
+    """A GPU instance; `start` and `size` in memory slices. `foreign`: made by `Emulator.foreign`."""
+
+    gi_id: int
+    profile_id: int
+    profile: str
+    start: int
+    size: int
+    foreign: bool
+    compute_instances: tuple[SeenComputeInstance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpu:
+    """A GPU as it is, whatever a client may see of it."""
+
+    index: int
+    uuid: str
+    minor: int
+    model: str
+    product: str
+    bus_id: str
+    mig: bool
+    mig_pending: bool
+    lost: bool
+    memory_slices: int
+    gpu_instances: tuple[SeenGpuInstance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    """`revision` counts changes; equal revisions mean equal nodes."""
+
+    directory: str
+    driver_version: str
+    boot_id: str
+    revision: int
+    gpus: tuple[SeenGpu, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Emulator:
+    """The node in `directory`. Cheap to make; holds nothing open."""
+
+    def __init__(self, directory: Path | str, *, library: Path | None = None) -> None:
+        self.directory = Path(directory)
+        self._library = library
+
+    # ---- making
+
+    def init(
+        self,
+        gpus: str | Iterable[str],
+        *,
+        geometry: Path | None = None,
+        mig: bool = True,
+        seed: int = 7,
+        driver_version: str = "580.95.05",
+        renumber: bool = False,
+        virtualization: Literal["none", "passthrough", "vgpu"] = "none",
+        trace: bool = True,
+    ) -> SeenNode:
+        """The directory is an emulated node: `gpus` is `model:count,...` or a list of model keys, in PCI order.
+
+        `renumber`: a MIG mode switch gives the GPU another minor. GPU UUIDs follow from the seed and the absolute
+        path, so two nodes never share one. Raises Refused UNKNOWN_MODEL, INCOMPLETE_MODEL, BAD_GPUS, BAD_VERSION;
+        Conflict NODE_EXISTS.
+        """
+        keys = making.parse_gpus(gpus) if isinstance(gpus, str) else list(gpus)
+        catalog = load_geometry(geometry)
+        plan = making.Plan(
+            models=[catalog.model(key) for key in keys],
+            mig=mig,
+            seed=seed,
+            driver_version=driver_version,
+            renumber=renumber,
+            virtualization=("none", "passthrough", "vgpu").index(virtualization),
+            trace=trace,
+        )
+        if (self.directory / "state").exists():
+            raise Conflict("NODE_EXISTS", f"{self.directory} is already an emulated node", "remove it, or choose another")
+        making.make_node(self.directory, plan)
+        return self.show()
+
+    # ---- looking
+
+    def show(self) -> SeenNode:
+        """Everything that lives on the node now, in one consistent picture."""
+        node, models = read_node(self.directory), read_models(self.directory)
+        return SeenNode(
+            directory=str(self.directory),
+            driver_version=node.head.driver_version.decode(),
+            boot_id=node.head.boot_id.decode(),
+            revision=node.head.revision,
+            gpus=tuple(_seen_gpu(i, gpu, models[gpu.model]) for i, gpu in enumerate(node.gpus)),
+        )
+
+    def trace(self) -> list[TracedCall]:
+        """All calls so far, oldest first; empty if the node was made without a trace."""
+        try:
+            with (self.directory / "trace").open() as lines:
+                return list(faults.parse_trace(lines))
+        except FileNotFoundError:
+            return []
+
+    def follow(self, *, poll: float = 0.05) -> Iterator[TracedCall]:
+        """Calls as they happen, from now on, without end."""
+        with (self.directory / "trace").open() as lines:
+            lines.seek(0, os.SEEK_END)
+            kept = ""
+            while True:
+                kept += lines.readline()
+                if kept.endswith("\n"):
+                    yield from faults.parse_trace(iter([kept]))
+                    kept = ""
+                else:
+                    time.sleep(poll)
+
+    def clear_trace(self) -> None:
+        os.truncate(self.directory / "trace", 0)
+
+    def counters(self) -> Mapping[str, int]:
+        """Calls per symbol since the trace was cleared."""
+        return Counter(call.call for call in self.trace())
+
+    # ---- faults
+
+    def fail(
+        self, call: str, code: NvmlReturn | int, *, nth: int = 1, count: int = 1, gpu: int | None = None, after: bool = False
+    ) -> None:
+        """`call` (a symbol or a pattern such as `nvmlDeviceCreate*`) answers `code` from its nth call on, `count` times.
+
+        `count` 0: for ever. Calls of all processes are counted together, from now. `after`: the work is done all the
+        same, only the answer is wrong.
+        """
+        flags = layout.FAULT_AFTER if after else 0
+        self._order(call, layout.FAULT_FAIL, code=int(code), nth=nth, count=count, gpu=gpu, flags=flags)
+
+    def delay(
+        self, call: str, seconds: float, *, jitter: float = 0.0, nth: int = 1, count: int = 0, gpu: int | None = None
+    ) -> None:
+        """`call` takes that much longer, plus an even share of `jitter`; no lock is held meanwhile."""
+        us, spread = round(seconds * 1e6), round(jitter * 1e6)
+        self._order(call, layout.FAULT_DELAY, nth=nth, count=count, gpu=gpu, delay_us=us, jitter_us=spread)
+
+    def hang(self, call: str, *, nth: int = 1, count: int = 1, gpu: int | None = None) -> None:
+        """`call` does not come back until the faults are cleared."""
+        self._order(call, layout.FAULT_HANG, nth=nth, count=count, gpu=gpu)
+
+    def clear_faults(self) -> None:
+        faults.clear_faults(self.directory)
+
+    def _order(self, call: str, kind: int, *, gpu: int | None = None, nth: int, **fields: int) -> None:
+        if not re.fullmatch(r"[\w*?\[\]]{1,95}", call) or nth < 1:
+            raise Refused("BAD_FAULT", f"{call!r}, nth {nth}", "name a symbol of nvml.h or a pattern, and count from 1")
+        if gpu is not None:
+            self._gpu_number(gpu)
+        fault = layout.Fault(call=call.encode(), kind=kind, gpu=-1 if gpu is None else gpu, nth=nth, **fields)
+        faults.order_fault(self.directory, fault)
+
+    # ---- events of the world
+
+    def foreign(self, gpu: int, profile: str | int, start: int, *, compute_instance: bool = True) -> int:
+        """An instance made by somebody else lives at `start`; returns its id. No fault strikes it, no trace tells of it.
+
+        Raises Refused UNKNOWN_PROFILE or NVML_<code> as NVML would answer.
+        """
+        self._gpu_number(gpu)
+        model = read_models(self.directory)[read_node(self.directory).gpus[gpu].model]
+        profile_id = _profile_id(model, str(profile))
+        return foreign_instance(self.directory, self._library, gpu, profile_id, start, with_ci=compute_instance)
+
+    @contextmanager
+    def hold(self, gpu: int, gi_id: int | None = None) -> Iterator[None]:
+        """A program runs on the GPU instance, or on the whole GPU: destroying it is IN_USE while the block lasts."""
+        self._gpu_number(gpu)
+        name = f"gpu{gpu}" if gi_id is None else f"gpu{gpu}-gi{gi_id}"
+        try:
+            descriptor = os.open(self.directory / "state/busy" / name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise Refused("NO_SUCH_INSTANCE", f"GPU {gpu} has no GPU instance {gi_id}", "dynamig emulator show") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def xid(self, gpu: int, code: int, *, gi_id: int = layout.NO_ID, ci_id: int = layout.NO_ID) -> None:
+        """Clients that wait for events get this XID."""
+        self._gpu_number(gpu)
+        event = layout.Event(type=XID_EVENT, data=code, gpu=gpu, gi_id=gi_id, ci_id=ci_id)
+        descriptor = os.open(self.directory / "state/events", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, bytes(event))
+        finally:
+            os.close(descriptor)
+
+    def lose(self, gpu: int, *, lost: bool = True) -> None:
+        """The GPU fell off the bus: every call that names it answers GPU_IS_LOST. `lost=False` brings it back."""
+        self._gpu_number(gpu)
+        with changing(self.directory) as node:
+            node.gpus[gpu].lost = int(lost)
+
+    def reset(self, gpu: int) -> None:
+        """As `nvidia-smi -r`: instances are gone, the pending MIG mode is the current one. Raises Unavailable IN_USE."""
+        self._gpu_number(gpu)
+        with changing(self.directory) as node:
+            if self._busy(gpu, node.gpus[gpu]):
+                raise Unavailable("IN_USE", f"GPU {gpu} is held by a program", "end it, or reboot the node")
+            _clear(node.gpus[gpu])
+            node.gpus[gpu].mig_current = node.gpus[gpu].mig_pending
+            self._dirty()
+
+    def reboot(self) -> SeenNode:
+        """A new boot: instances gone everywhere; MIG mode kept where the model keeps it (Ampere), else off."""
+        with changing(self.directory) as node:
+            models = read_models(self.directory)
+            for gpu in node.gpus:
+                _clear(gpu)
+                gpu.mig_current = gpu.mig_pending if models[gpu.model].reset_to_switch else 0
+                gpu.mig_pending = gpu.mig_current
+                gpu.lost = gpu.persistence = 0
+            node.head.boot_id = tree.new_boot_id().encode()
+            tree.write_boot_id(self.directory / "proc", node.head.boot_id.decode())
+            self._forget_instances(node.gpus)
+        return self.show()
+
+    def _forget_instances(self, gpus: list[layout.Gpu]) -> None:
+        """The instances' files, which the library keeps otherwise. Locks on them are those of a world that is gone."""
+        for path in (self.directory / "dev/nvidia-caps").iterdir():
+            if int(path.name.removeprefix("nvidia-cap")) > 2:
+                path.unlink()
+        for gpu in gpus:
+            for path in (self.directory / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig").iterdir():
+                shutil.rmtree(path)
+        for path in (self.directory / "state/busy").iterdir():
+            path.unlink()
+        for number in range(len(gpus)):
+            (self.directory / f"state/busy/gpu{number}").touch()
+
+    def _dirty(self) -> None:
+        """The next writer makes the instances' files follow the state (emulator/src/tree.c)."""
+        (self.directory / "state/tree.dirty").touch()
+
+    def _busy(self, number: int, gpu: layout.Gpu) -> bool:
+        names = [f"gpu{number}", *(f"gpu{number}-gi{gi.id}" for gi in gpu.gis[: gpu.gi_count])]
+        return any(_is_locked(self.directory / "state/busy" / name) for name in names)
+
+    def _gpu_number(self, gpu: int) -> None:
+        count = read_node(self.directory).head.gpu_count
+        if not 0 <= gpu < count:
+            raise Refused("NO_SUCH_GPU", f"{self.directory} has no GPU {gpu}", f"0 to {count - 1}")
+
+
+def _is_locked(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _clear(gpu: layout.Gpu) -> None:
+    gpu.gi_count = gpu.ci_count = 0
+
+
+def _profile_id(model: layout.Model, profile: str) -> int:
+    known = model.profiles[: model.profile_count]
+    for candidate in known:
+        if profile in (candidate.name.decode(), str(candidate.id)):
+            return int(candidate.id)
+    names = ", ".join(p.name.decode() for p in known)
+    raise Refused("UNKNOWN_PROFILE", f"{model.key.decode()} has no profile {profile!r}", f"it has {names}")
+
+
+def _seen_gpu(index: int, gpu: layout.Gpu, model: layout.Model) -> SeenGpu:
+    instances = [_seen_gi(gpu, gi, model) for gi in gpu.gis[: gpu.gi_count]]
+    return SeenGpu(
+        index=index,
+        uuid=gpu.uuid.decode(),
+        minor=gpu.minor,
+        model=model.key.decode(),
+        product=model.product.decode(),
+        bus_id=gpu.bus_id.decode(),
+        mig=bool(gpu.mig_current),
+        mig_pending=bool(gpu.mig_pending),
+        lost=bool(gpu.lost),
+        memory_slices=model.memory_slices,
+        gpu_instances=tuple(sorted(instances, key=lambda gi: gi.start)),
+    )
+
+
+def _seen_gi(gpu: layout.Gpu, gi: layout.GpuInstance, model: layout.Model) -> SeenGpuInstance:
+    profile = model.profiles[gi.profile]
+    inside = [_seen_ci(ci, profile) for ci in gpu.cis[: gpu.ci_count] if ci.gi_id == gi.id]
+    return SeenGpuInstance(
+        gi_id=gi.id,
+        profile_id=profile.id,
+        profile=profile.name.decode(),
+        start=gi.start,
+        size=profile.memory_slices,
+        foreign=bool(gi.flags & layout.GI_FOREIGN),
+        compute_instances=tuple(sorted(inside, key=lambda ci: ci.ci_id)),
+    )
+
+
+def _seen_ci(ci: layout.ComputeInstance, parent: layout.GiProfile) -> SeenComputeInstance:
+    profile = parent.ci_profiles[ci.profile]
+    mig_uuid = "MIG-" + str(uuid.UUID(bytes=ctypes.string_at(ci.uuid, 16)))
+    return SeenComputeInstance(ci.id, profile.id, ci.start, profile.slices, mig_uuid)

@@ -1,0 +1,116 @@
+"""Faults, the call log and return codes: what the control side orders and reads while clients run."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from dynamig.errors import Refused
+from dynamig.testing.emulator import layout
+from dynamig.testing.emulator.node import locked
+
+
+class NvmlReturn(IntEnum):
+    """nvmlReturn_t (nvml.h), without its prefix."""
+
+    SUCCESS = 0
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    ALREADY_INITIALIZED = 5
+    NOT_FOUND = 6
+    INSUFFICIENT_SIZE = 7
+    INSUFFICIENT_POWER = 8
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    IRQ_ISSUE = 11
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    CORRUPTED_INFOROM = 14
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    OPERATING_SYSTEM = 17
+    LIB_RM_VERSION_MISMATCH = 18
+    IN_USE = 19
+    MEMORY = 20
+    NO_DATA = 21
+    VGPU_ECC_NOT_SUPPORTED = 22
+    INSUFFICIENT_RESOURCES = 23
+    FREQ_NOT_SUPPORTED = 24
+    ARGUMENT_VERSION_MISMATCH = 25
+    DEPRECATED = 26
+    NOT_READY = 27
+    GPU_NOT_FOUND = 28
+    INVALID_STATE = 29
+    RESET_TYPE_NOT_SUPPORTED = 30
+    UNKNOWN = 999
+
+    @staticmethod
+    def parse(text: str) -> NvmlReturn:
+        """A name with or without `NVML_ERROR_`, or a number. Raises Refused UNKNOWN_CODE."""
+        name = text.upper().removeprefix("NVML_").removeprefix("ERROR_")
+        try:
+            return NvmlReturn(int(name)) if name.isdigit() else NvmlReturn[name]
+        except (KeyError, ValueError):
+            raise Refused("UNKNOWN_CODE", f"no NVML return code {text!r}", "one of " + ", ".join(NvmlReturn.__members__)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCall:
+    """One line of the call log. `time` in seconds since the epoch, `us` microseconds; handles are spelt as in trace.c."""
+
+    time: float
+    pid: int
+    call: str
+    args: Mapping[str, Any]
+    result: int
+    us: int
+
+
+_DURATION = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>us|ms|s)")
+_MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
+
+
+def parse_duration(text: str) -> float:
+    """`800ms`, `1.5s`, `250us`, in seconds. Raises Refused BAD_DURATION."""
+    match = _DURATION.fullmatch(text.strip())
+    if not match:
+        raise Refused("BAD_DURATION", f"{text!r} is not a duration", "write 800ms, 1.5s or 250us")
+    return float(match["number"]) * _MICROSECONDS[match["unit"]] / 1_000_000
+
+
+def order_fault(directory: Path, fault: layout.Fault) -> None:
+    """The fault is in force for every call that begins after this one returns."""
+    path = directory / "state" / "faults"
+    size = ctypes.sizeof(layout.Fault)
+    with locked(path) as descriptor:
+        if os.fstat(descriptor).st_size >= layout.MAX_FAULTS * size:
+            raise Refused("TOO_MANY_FAULTS", f"{path} holds {layout.MAX_FAULTS} faults", "dynamig emulator clear-faults")
+        fault.id = time.time_ns()
+        os.pwrite(descriptor, bytes(fault), os.fstat(descriptor).st_size)
+
+
+def read_faults(directory: Path) -> list[layout.Fault]:
+    data = (directory / "state" / "faults").read_bytes()
+    size = ctypes.sizeof(layout.Fault)
+    return [layout.Fault.from_buffer_copy(data, at) for at in range(0, len(data) - size + 1, size)]
+
+
+def clear_faults(directory: Path) -> None:
+    with locked(directory / "state" / "faults") as descriptor:
+        os.ftruncate(descriptor, 0)
+
+
+def parse_trace(lines: Iterator[str]) -> Iterator[TracedCall]:
+    for line in lines:
+        record = json.loads(line)
+        yield TracedCall(record["t"], record["pid"], record["call"], record["args"], record["result"], record["us"])

@@ -1,0 +1,98 @@
+"""The node file: read as one picture, changed under the node lock by replacing it.
+
+The library does the same from C; emulator/src/state.c explains why a reader needs no lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dynamig.errors import Refused
+from dynamig.testing.emulator import layout
+
+
+@dataclass(slots=True)
+class Node:
+    """A private copy of the node file: its head and its GPUs, as ctypes structures."""
+
+    head: layout.NodeHead
+    gpus: list[layout.Gpu]
+
+    def dump(self) -> bytes:
+        return bytes(self.head) + b"".join(bytes(gpu) for gpu in self.gpus)
+
+
+def parse_node(data: bytes, path: Path) -> Node:
+    """Raises Refused NOT_A_NODE if the bytes are something else or another layout version."""
+    size = ctypes.sizeof(layout.NodeHead)
+    if len(data) < size:
+        raise _not_a_node(path)
+    head = layout.NodeHead.from_buffer_copy(data)
+    if bytes(head)[:8] != layout.NODE_MAGIC or head.layout_version != layout.LAYOUT_VERSION:
+        raise _not_a_node(path)
+    step = ctypes.sizeof(layout.Gpu)
+    gpus = [layout.Gpu.from_buffer_copy(data, size + i * step) for i in range(head.gpu_count)]
+    return Node(head, gpus)
+
+
+def parse_models(data: bytes, path: Path) -> list[layout.Model]:
+    """The models in the order in which GPUs refer to them."""
+    size = ctypes.sizeof(layout.ModelsHead)
+    if len(data) < size or data[:8] != layout.MODELS_MAGIC:
+        raise _not_a_node(path)
+    count = layout.ModelsHead.from_buffer_copy(data).count
+    step = ctypes.sizeof(layout.Model)
+    return [layout.Model.from_buffer_copy(data, size + i * step) for i in range(count)]
+
+
+def read_node(directory: Path) -> Node:
+    return parse_node(_read(directory, "node"), directory)
+
+
+def read_models(directory: Path) -> list[layout.Model]:
+    return parse_models(_read(directory, "models"), directory)
+
+
+@contextmanager
+def changing(directory: Path) -> Iterator[Node]:
+    """The node as it is, under the lock; what the block makes of it is the node afterwards, unless it raises."""
+    with locked(directory / "state" / "lock"):
+        node = read_node(directory)
+        yield node
+        node.head.revision += 1
+        replace(directory / "state" / "node", node.dump())
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """An exclusive flock on an existing file; the descriptor is open for reading and writing."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """`path` holds `content`, and never anything in between. The caller holds the lock that makes this safe."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_bytes(content)
+    fresh.replace(path)
+
+
+def _read(directory: Path, name: str) -> bytes:
+    try:
+        return (directory / "state" / name).read_bytes()
+    except FileNotFoundError as error:
+        raise _not_a_node(directory) from error
+
+
+def _not_a_node(path: Path) -> Refused:
+    return Refused("NOT_A_NODE", f"{path} is not an emulated node of this version", "dynamig emulator init DIR --gpus ...")
