@@ -16,7 +16,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-DECLARATION = re.compile(r"(?P<result>nvmlReturn_t|const char\s*\*)\s*(?P<name>nvml[A-Z]\w*)\s*\((?P<parameters>[^)]*)\)\s*;")
+DECLARATION = re.compile(
+    r"(?P<result>nvmlReturn_t|const char\s*\*)\s*(?P<name>nvml[A-Z]\w*)\s*\((?P<parameters>[^)]*)\)\s*;"
+)
 HANDLES = ("nvmlDevice_t", "nvmlGpuInstance_t", "nvmlComputeInstance_t")
 CONTROL = ("dynamig_emulator_version", "dynamig_emulator_layout", "dynamig_emulator_foreign")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-out = Console()
+PLAIN_WIDTH = 140
+"""Columns where there is no terminal to ask."""
+
+out = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 err = Console(stderr=True)
 
 Dir = Annotated[

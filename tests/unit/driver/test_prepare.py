@@ -94,9 +94,7 @@ def test_a_claim_of_several_devices_is_all_or_nothing() -> None:
     node = BenchNode.with_gpus(2)
     other = node.allocated("other", node.device("1g.10gb", 6, gpu=1))
     node.prepare(other)
-    ref = node.allocated(
-        "a", node.device("1g.10gb", 0), node.device("2g.20gb", 2), node.device("1g.10gb", 0, gpu=1)
-    )
+    ref = node.allocated("a", node.device("1g.10gb", 0), node.device("2g.20gb", 2), node.device("1g.10gb", 0, gpu=1))
     node.gpus.faults.fail("create_gpu_instance", Refused("NO_ROOM", "injected"), nth=3)
     assert code_of(lambda: node.prepare(ref)) == "NO_ROOM"
     assert node.live(0) == []

@@ -97,7 +97,7 @@ def test_killed_at_any_write_of_prepare_the_claim_is_prepared_or_undone(after: b
         node.prepare(bystander)
         running = node.live()
         ref = node.allocated("a", node.device("2g.20gb", 0), node.device("1g.10gb", 0, gpu=1))
-        if not until_killed(node, DiesAt(nth, after=after), lambda: node.prepare(ref)):
+        if not until_killed(node, DiesAt(nth, after=after), functools.partial(node.prepare, ref)):
             break
         deaths += 1
         node.restart()
@@ -281,7 +281,7 @@ def test_every_action_has_words() -> None:
     record = node.journal.records()["a"]
     found = node.claims.get(ref)
     assert isinstance(found, Found)
-    actions = [
+    actions: list[recovery.Action] = [
         recovery.Retire(record, "the node was rebooted"),
         recovery.RestoreCdi(record),
         recovery.RemoveCdi("x"),

@@ -120,7 +120,9 @@ class Emulator:
             trace=trace,
         )
         if (self.directory / "state").exists():
-            raise Conflict("NODE_EXISTS", f"{self.directory} is already an emulated node", "remove it, or choose another")
+            raise Conflict(
+                "NODE_EXISTS", f"{self.directory} is already an emulated node", "remove it, or choose another"
+            )
         making.make_node(self.directory, plan)
         return self.show()
 
@@ -168,11 +170,18 @@ class Emulator:
     # ---- faults
 
     def fail(
-        self, call: str, code: NvmlReturn | int, *, nth: int = 1, count: int = 1, gpu: int | None = None, after: bool = False
+        self,
+        call: str,
+        code: NvmlReturn | int,
+        *,
+        nth: int = 1,
+        count: int = 1,
+        gpu: int | None = None,
+        after: bool = False,
     ) -> None:
-        """`call` (a symbol or a pattern such as `nvmlDeviceCreate*`) answers `code` from its nth call on, `count` times.
+        """`call` answers `code` from its nth call on, `count` times; `count` 0: for ever.
 
-        `count` 0: for ever. Calls of all processes are counted together, from now. `after`: the work is done all the
+        `call` is a symbol or a pattern such as `nvmlDeviceCreate*`. Calls of all processes are counted together, from now. `after`: the work is done all the
         same, only the answer is wrong.
         """
         flags = layout.FAULT_AFTER if after else 0
@@ -203,9 +212,9 @@ class Emulator:
     # ---- events of the world
 
     def foreign(self, gpu: int, profile: str | int, start: int, *, compute_instance: bool = True) -> int:
-        """An instance made by somebody else lives at `start`; returns its id. No fault strikes it, no trace tells of it.
+        """An instance made by somebody else lives at `start`; returns its id.
 
-        Raises Refused UNKNOWN_PROFILE or NVML_<code> as NVML would answer.
+        No fault strikes it, no trace tells of it. Raises Refused UNKNOWN_PROFILE or NVML_<code> as NVML would answer.
         """
         self._gpu_number(gpu)
         model = read_models(self.directory)[read_node(self.directory).gpus[gpu].model]
@@ -220,7 +229,9 @@ class Emulator:
         try:
             descriptor = os.open(self.directory / "state/busy" / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise Refused("NO_SUCH_INSTANCE", f"GPU {gpu} has no GPU instance {gi_id}", "dynamig emulator show") from error
+            raise Refused(
+                "NO_SUCH_INSTANCE", f"GPU {gpu} has no GPU instance {gi_id}", "dynamig emulator show"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield
@@ -244,7 +255,7 @@ class Emulator:
             node.gpus[gpu].lost = int(lost)
 
     def reset(self, gpu: int) -> None:
-        """As `nvidia-smi -r`: instances are gone, the pending MIG mode is the current one. Raises Unavailable IN_USE."""
+        """As `nvidia-smi -r`: instances are gone, the pending MIG mode is in force. Raises Unavailable IN_USE."""
         self._gpu_number(gpu)
         with changing(self.directory) as node:
             if self._busy(gpu, node.gpus[gpu]):

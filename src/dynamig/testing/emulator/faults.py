@@ -61,12 +61,14 @@ class NvmlReturn(IntEnum):
         try:
             return NvmlReturn(int(name)) if name.isdigit() else NvmlReturn[name]
         except (KeyError, ValueError):
-            raise Refused("UNKNOWN_CODE", f"no NVML return code {text!r}", "one of " + ", ".join(NvmlReturn.__members__)) from None
+            raise Refused(
+                "UNKNOWN_CODE", f"no NVML return code {text!r}", "one of " + ", ".join(NvmlReturn.__members__)
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """One line of the call log. `time` in seconds since the epoch, `us` microseconds; handles are spelt as in trace.c."""
+    """One line of the call log. `time`: seconds since the epoch; `us`: microseconds; handles as trace.c spells them."""
 
     time: float
     pid: int
@@ -94,7 +96,9 @@ def order_fault(directory: Path, fault: layout.Fault) -> None:
     size = ctypes.sizeof(layout.Fault)
     with locked(path) as descriptor:
         if os.fstat(descriptor).st_size >= layout.MAX_FAULTS * size:
-            raise Refused("TOO_MANY_FAULTS", f"{path} holds {layout.MAX_FAULTS} faults", "dynamig emulator clear-faults")
+            raise Refused(
+                "TOO_MANY_FAULTS", f"{path} holds {layout.MAX_FAULTS} faults", "dynamig emulator clear-faults"
+            )
         fault.id = time.time_ns()
         os.pwrite(descriptor, bytes(fault), os.fstat(descriptor).st_size)
 

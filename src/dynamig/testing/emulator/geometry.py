@@ -36,10 +36,11 @@ _CI_CONSTANT = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
 _CI_1_SLICE_REV1 = 7
 _CI_CONSTANT_COUNT = 9
 
+_MODEL_FIELDS = ("architecture", "device_memory_mib", "device_sms", "total_compute_slices", "total_memory_slices")
 _PROFILE_FIELDS = (
-    "name gi_profile_id compute_slices memory_slices memory_mib sms copy_engines decoders encoders jpeg ofa max_instances"
-).split()
-_MODEL_FIELDS = "architecture device_memory_mib device_sms total_compute_slices total_memory_slices".split()
+    *("name", "gi_profile_id", "compute_slices", "memory_slices", "memory_mib", "sms", "max_instances"),
+    *("copy_engines", "decoders", "encoders", "jpeg", "ofa"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +171,20 @@ def _missing(entry: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(entry.get("mig_toggle_needs_reset"), bool):
         yield "mig_toggle_needs_reset"
     yield from (name for name in ("nvidia_smi_names", "pci_devices", "profiles") if not entry.get(name))
-    for profile in entry.get("profiles") or ():
-        yield from (f"{profile.get('name')}.{field}" for field in _missing_in_profile(profile))
+    yield from _missing_in_profiles(entry.get("profiles") or [])
+
+
+def _missing_in_profiles(profiles: list[Mapping[str, Any]]) -> Iterator[str]:
+    """`1g.5gb.sms`, or `every profile's sms` where none has it."""
+    lacking: dict[str, list[str]] = {}
+    for profile in profiles:
+        for field in _missing_in_profile(profile):
+            lacking.setdefault(field, []).append(str(profile.get("name")))
+    for field, names in lacking.items():
+        if len(names) == len(profiles):
+            yield f"every profile's {field}"
+        else:
+            yield from (f"{name}.{field}" for name in names)
 
 
 def _missing_in_profile(profile: Mapping[str, Any]) -> Iterator[str]:
@@ -272,7 +285,11 @@ def _check(path: Path, model: GpuModel) -> None:
     """What cannot be a GPU is refused here, so that the library need not doubt its data."""
     problems = [
         *_duplicates(model),
-        *(f"{p.name}: placement {s}:{p.memory_slices} leaves the GPU" for p in model.profiles for s in _outside(p, model)),
+        *(
+            f"{p.name}: placement {s}:{p.memory_slices} leaves the GPU"
+            for p in model.profiles
+            for s in _outside(p, model)
+        ),
         *(f"{p.name}: no compute profile fills it" for p in model.profiles if not _fillable(p)),
     ]
     if not 1 <= model.memory_slices <= MAX_SLICES or not 1 <= model.compute_slices <= MAX_SLICES:
@@ -285,11 +302,11 @@ def _check(path: Path, model: GpuModel) -> None:
 
 def _duplicates(model: GpuModel) -> Iterator[str]:
     for what, values in (
-        ("profile id", [p.id for p in model.profiles]),
-        ("NVML constant", [p.constant for p in model.profiles]),
+        ("profile id", [str(p.id) for p in model.profiles]),
+        ("NVML constant", [str(p.constant) for p in model.profiles]),
         ("profile name", [p.name for p in model.profiles]),
     ):
-        yield from (f"{what} {v} appears twice" for v in sorted(set(values), key=str) if values.count(v) > 1)
+        yield from (f"{what} {v} appears twice" for v in sorted(set(values)) if values.count(v) > 1)
 
 
 def _outside(profile: Profile, model: GpuModel) -> Iterator[int]:

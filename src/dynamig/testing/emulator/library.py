@@ -25,7 +25,9 @@ def find_library(given: Path | None = None) -> Path:
     for candidate in [given] if given else [Path(named)] if named else built:
         if candidate is not None and candidate.is_file():
             return candidate
-    raise Unavailable("LIBRARY_NOT_BUILT", f"the emulator's {NAME} is not built", "make emulator, or set DYNAMIG_EMULATOR_LIBRARY")
+    raise Unavailable(
+        "LIBRARY_NOT_BUILT", f"the emulator's {NAME} is not built", "make emulator, or set DYNAMIG_EMULATOR_LIBRARY"
+    )
 
 
 def foreign_instance(

@@ -105,9 +105,7 @@ def _capability_table(models: list[GpuModel]) -> tuple[int, int]:
     return gis, cis
 
 
-def _head(
-    plan: Plan, branch: int, majors: tree.Majors, gis: int, cis: int, *, character: bool
-) -> layout.NodeHead:
+def _head(plan: Plan, branch: int, majors: tree.Majors, gis: int, cis: int, *, character: bool) -> layout.NodeHead:
     flags = layout.NODE_RENUMBERS if plan.renumber else 0
     flags |= layout.NODE_CHARACTER_NODES if character else 0
     return layout.NodeHead(

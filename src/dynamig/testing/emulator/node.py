@@ -95,4 +95,6 @@ def _read(directory: Path, name: str) -> bytes:
 
 
 def _not_a_node(path: Path) -> Refused:
-    return Refused("NOT_A_NODE", f"{path} is not an emulated node of this version", "dynamig emulator init DIR --gpus ...")
+    return Refused(
+        "NOT_A_NODE", f"{path} is not an emulated node of this version", "dynamig emulator init DIR --gpus ..."
+    )

@@ -89,7 +89,10 @@ def write_proc(root: Path, gpus: list[TreeGpu], majors: Majors, driver_version: 
     _text(root / "driver/nvidia-caps/mig-minors", "\n".join(capability_minors(gis, cis)) + "\n")
     _text(root / "driver/nvidia-caps/sys-minors", "fabric-imex-mgmt 4323\n")
     _text(root / "devices", _devices(majors))
-    _text(root / "modules", "nvidia_uvm 1544192 0 - Live 0x0000000000000000\nnvidia 56860672 1 nvidia_uvm, Live 0x0000000000000000\n")
+    _text(
+        root / "modules",
+        "nvidia_uvm 1544192 0 - Live 0x0000000000000000\nnvidia 56860672 1 nvidia_uvm, Live 0x0000000000000000\n",
+    )
     _text(root / "sys/kernel/random/boot_id", "")
 
 

@@ -1,0 +1,76 @@
+# dynamig: `make demo` shows it, `make test` proves it; both do all the set-up they need.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+BUILD ?= build
+SYSTEM_PYTHON ?= python3
+PYTHON ?= .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+LAB_ARGS ?=
+
+-include emulator/emulator.mk
+
+.PHONY: help demo test check lint unit property integration e2e lab-up lab-down lab-status bench proto lock clean
+
+help: ## This list
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: venv emulator ## Pods get their own MIG slices on real daemons: shown live, checked at the end
+	$(PYTHON) -m examples.demo
+
+test: check property integration e2e ## Everything, lab included (first run builds Kubernetes: about 7 minutes)
+
+check: venv emulator lint unit ## Fast ring: style, types, layers, unit tests (under a minute)
+
+lint: venv
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy src lab tests bench examples emulator
+	.venv/bin/lint-imports --no-logo
+
+unit: venv emulator
+	$(PYTEST) tests/unit -q
+
+property: venv emulator
+	$(PYTEST) tests/property -q
+
+integration: venv emulator
+	$(PYTEST) tests/contract tests/integration -q
+
+e2e: venv emulator lab-up
+	$(PYTEST) tests/e2e -v --durations=10
+
+lab-up: venv emulator ## Real etcd, Kubernetes and two nodes with emulated GPUs; continues where it stopped
+	$(PYTHON) -m lab up $(LAB_ARGS)
+
+lab-down: venv ## Everything of the lab is gone: processes, mounts, namespaces, files
+	$(PYTHON) -m lab down $(LAB_ARGS)
+
+lab-status: venv ## Every daemon of the lab: pid, since when, log, readiness
+	$(PYTHON) -m lab status $(LAB_ARGS)
+
+bench: venv emulator lab-up ## Measured figures, each as a ratio against something named
+	$(PYTHON) -m bench
+
+proto: venv ## Compile the kubelet's protocols again
+	$(PYTHON) -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src --grpc_python_out=src \
+	    src/dynamig/kube/proto/dra_v1.proto src/dynamig/kube/proto/registration_v1.proto
+
+lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --group dev --generate-hashes --no-annotate --no-header --no-emit-index-url \
+	    --python-version 3.11 -q -o requirements.lock
+
+# The environment is made anew whenever the lock changes; the stamp is written last.
+.PHONY: venv
+venv: .venv/stamp
+.venv/stamp: requirements.lock pyproject.toml
+	@command -v $(SYSTEM_PYTHON) >/dev/null || { echo "python3 (3.11 or newer) is missing: install it, or set SYSTEM_PYTHON" >&2; exit 1; }
+	@$(SYSTEM_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(SYSTEM_PYTHON) is older than 3.11: set SYSTEM_PYTHON to a newer one" >&2; exit 1; }
+	@echo "setting up .venv from requirements.lock"
+	@test -x .venv/bin/python || $(SYSTEM_PYTHON) -m venv .venv
+	@.venv/bin/python -m pip install --quiet --require-hashes -r requirements.lock
+	@.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+clean: ## Remove build results and the environment (take the lab down first)
+	@if [ -e .lab ]; then echo "a lab is in .lab: run make lab-down first" >&2; exit 1; fi
+	rm -rf $(BUILD) .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

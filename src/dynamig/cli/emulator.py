@@ -1,0 +1,341 @@
+"""`dynamig emulator`: make an emulated GPU node, look at it, and disturb it while clients run.
+
+DIR is the first argument everywhere; it may be left out where $DYNAMIG_EMULATOR_DIR names it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+from rich.tree import Tree
+from typer.core import TyperCommand
+
+from dynamig.cli.output import Json, show
+from dynamig.errors import Refused
+from dynamig.testing.emulator import (
+    Emulator,
+    NvmlReturn,
+    SeenGpu,
+    SeenGpuInstance,
+    SeenNode,
+    TracedCall,
+    load_geometry,
+    parse_duration,
+)
+
+app = typer.Typer(help="Emulated GPU nodes: any NVML client runs on them.", no_args_is_help=True)
+
+VARIABLE = "DYNAMIG_EMULATOR_DIR"
+
+
+class NodeCommand(TyperCommand):
+    """A command whose first argument, DIR, may come from the environment."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except typer.BadParameter as error:  # too few arguments, or one that stands in the place of another
+            if not (chosen := os.environ.get(VARIABLE)):
+                raise
+            ctx.params.clear()
+            try:
+                return super().parse_args(ctx, [chosen, *args])
+            except typer.BadParameter:
+                raise error from None
+
+
+Dir = Annotated[Path, typer.Argument(metavar="DIR", help=f"The node's directory; default ${VARIABLE}.")]
+Call = Annotated[
+    str, typer.Argument(metavar="CALL", help="A symbol of nvml.h, or a pattern such as 'nvmlDeviceCreate*'.")
+]
+Gpu = Annotated[int, typer.Argument(metavar="GPU", help="Number of the GPU on the node, from 0.")]
+OfGpu = Annotated[int | None, typer.Option("--gpu", help="Only calls that name this GPU or an instance of it.")]
+Nth = Annotated[int, typer.Option(help="The first matching call that is hit, of all processes together.")]
+
+
+class Switch(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
+class Virtualization(StrEnum):
+    NONE = "none"
+    PASSTHROUGH = "passthrough"
+    VGPU = "vgpu"
+
+
+@app.command(cls=NodeCommand)
+def init(
+    directory: Dir,
+    gpus: Annotated[str, typer.Option(help="model:count,... in PCI order; see `dynamig emulator models`.")],
+    geometry: Annotated[Path | None, typer.Option(help="YAML file of GPU models instead of the shipped one.")] = None,
+    mig: Annotated[Switch, typer.Option(help="MIG mode at the start.")] = Switch.ON,
+    seed: Annotated[int, typer.Option(help="Shuffles instance ids.")] = 7,
+    driver_version: Annotated[str, typer.Option(help="Up to 535, profiles are hidden with MIG off.")] = "580.95.05",
+    renumber: Annotated[bool, typer.Option(help="A MIG mode switch changes the GPU's minor.")] = False,
+    virtualization: Annotated[
+        Virtualization, typer.Option(help="What the GPUs say of themselves.")
+    ] = Virtualization.NONE,
+    trace: Annotated[bool, typer.Option(help="Keep a log of all calls.")] = True,
+    json: Json = False,
+) -> None:
+    """Make DIR an emulated node."""
+    node = Emulator(directory).init(
+        gpus,
+        geometry=geometry,
+        mig=mig is Switch.ON,
+        seed=seed,
+        driver_version=driver_version,
+        renumber=renumber,
+        virtualization=virtualization.value,
+        trace=trace,
+    )
+    show(node, _tree(node), as_json=json)
+
+
+@app.command()
+def models(
+    geometry: Annotated[Path | None, typer.Option(help="Another file of GPU models.")] = None, json: Json = False
+) -> None:
+    """GPU models that can be emulated, and what the others lack."""
+    catalog = load_geometry(geometry)
+    value = {
+        "models": {key: [p.name for p in model.profiles] for key, model in catalog.models.items()},
+        "incomplete": catalog.incomplete,
+    }
+    text = Text()
+    for key, model in sorted(catalog.models.items()):
+        text.append(f"{key:20} ", "bold").append(
+            f"{model.product}: " + ", ".join(p.name for p in model.profiles) + "\n"
+        )
+    for key, missing in sorted(catalog.incomplete.items()):
+        text.append(f"{key:20} incomplete: {len(missing)} fields missing, first {missing[0]}\n", "dim")
+    show(value, text, as_json=json)
+
+
+@app.command("show", cls=NodeCommand)
+def show_node(directory: Dir, json: Json = False) -> None:
+    """GPUs and what lives on them."""
+    node = Emulator(directory).show()
+    show(node, _tree(node), as_json=json)
+
+
+@app.command(cls=NodeCommand)
+def trace(
+    directory: Dir,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until interrupted.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Empty the log.")] = False,
+    call: Annotated[str, typer.Option(help="Only calls that contain this text.")] = "",
+    failed: Annotated[bool, typer.Option("--failed", help="Only calls that did not succeed.")] = False,
+    json: Json = False,
+) -> None:
+    """Every NVML call on the node: arguments, result, process, time."""
+    emulator = Emulator(directory)
+    if clear:
+        emulator.clear_trace()
+        return
+
+    def wanted(traced: TracedCall) -> bool:
+        return call in traced.call and not (failed and traced.result == 0)
+
+    if follow:
+        _until_interrupted(lambda: _print_calls(filter(wanted, emulator.follow())))
+        return
+    calls = list(filter(wanted, emulator.trace()))
+    show(calls, Text("\n").join(map(_line, calls)) if calls else Text("no calls"), as_json=json)
+
+
+@app.command(cls=NodeCommand)
+def counters(directory: Dir, json: Json = False) -> None:
+    """Calls per symbol since the log was cleared."""
+    counted = dict(sorted(Emulator(directory).counters().items(), key=lambda item: (-item[1], item[0])))
+    lines = "\n".join(f"{count:8}  {name}" for name, count in counted.items())
+    show(counted, Text(lines or "no calls"), as_json=json)
+
+
+@app.command(cls=NodeCommand)
+def fail(
+    directory: Dir,
+    call: Call,
+    code: Annotated[str, typer.Option(help="IN_USE, INSUFFICIENT_RESOURCES, 19, ...")],
+    nth: Nth = 1,
+    count: Annotated[int, typer.Option(help="How many calls are hit; 0: all that follow.")] = 1,
+    gpu: OfGpu = None,
+    after: Annotated[bool, typer.Option("--after", help="Do the work, then report the code.")] = False,
+    json: Json = False,
+) -> None:
+    """CALL answers CODE."""
+    parsed = NvmlReturn.parse(code)
+    Emulator(directory).fail(call, parsed, nth=nth, count=count, gpu=gpu, after=after)
+    _done(f"{call} will answer {parsed.name}", {"call": call, "code": int(parsed), "nth": nth, "count": count}, json)
+
+
+@app.command(cls=NodeCommand)
+def delay(
+    directory: Dir,
+    call: Call,
+    duration: Annotated[str, typer.Argument(metavar="DURATION", help="800ms, 1.5s, 250us")],
+    jitter: Annotated[str, typer.Option(help="Up to this much more.")] = "0ms",
+    nth: Nth = 1,
+    count: Annotated[int, typer.Option(help="How many calls are hit; 0: all that follow.")] = 0,
+    gpu: OfGpu = None,
+    json: Json = False,
+) -> None:
+    """CALL takes longer."""
+    Emulator(directory).delay(
+        call, parse_duration(duration), jitter=parse_duration(jitter), nth=nth, count=count, gpu=gpu
+    )
+    _done(f"{call} will take {duration} more", {"call": call, "delay": duration, "jitter": jitter}, json)
+
+
+@app.command(cls=NodeCommand)
+def hang(
+    directory: Dir,
+    call: Call,
+    nth: Nth = 1,
+    count: Annotated[int, typer.Option(help="How many calls are hit; 0: all that follow.")] = 1,
+    gpu: OfGpu = None,
+    json: Json = False,
+) -> None:
+    """CALL does not return until `clear-faults`."""
+    Emulator(directory).hang(call, nth=nth, count=count, gpu=gpu)
+    _done(f"{call} will hang until clear-faults", {"call": call, "nth": nth, "count": count}, json)
+
+
+@app.command("clear-faults", cls=NodeCommand)
+def clear_faults(directory: Dir, json: Json = False) -> None:
+    """No call fails, waits or hangs any more."""
+    Emulator(directory).clear_faults()
+    _done("no faults", {"faults": 0}, json)
+
+
+@app.command(cls=NodeCommand)
+def hold(
+    directory: Dir,
+    gpu: Gpu,
+    gi: Annotated[str, typer.Argument(metavar="GI", help="Id of a GPU instance, or `gpu` for the whole GPU.")],
+    seconds: Annotated[float | None, typer.Option("--for", help="Seconds; default until interrupted.")] = None,
+    json: Json = False,
+) -> None:
+    """Be a program on a GPU instance: destroying it is IN_USE meanwhile."""
+    if gi != "gpu" and not gi.isdigit():
+        raise Refused("NO_SUCH_INSTANCE", f"{gi!r} is not a GPU instance id", "dynamig emulator show lists them")
+    with Emulator(directory).hold(gpu, None if gi == "gpu" else int(gi)):
+        _done(f"holding {gi} of GPU {gpu}", {"gpu": gpu, "gi": gi, "pid": os.getpid()}, json)
+        _until_interrupted(lambda: time.sleep(seconds) if seconds is not None else signal.pause())
+
+
+@app.command(cls=NodeCommand)
+def foreign(
+    directory: Dir,
+    gpu: Gpu,
+    profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Name or ID: 3g.40gb, 9")],
+    start: Annotated[int, typer.Argument(metavar="START", help="First memory slice.")],
+    compute_instance: Annotated[bool, typer.Option(help="With a compute instance that fills it.")] = True,
+    json: Json = False,
+) -> None:
+    """An instance that somebody else made."""
+    gi = Emulator(directory).foreign(gpu, profile, start, compute_instance=compute_instance)
+    _done(f"GPU instance {gi}: {profile} at {start} of GPU {gpu}", {"gpu": gpu, "gi_id": gi}, json)
+
+
+@app.command(cls=NodeCommand)
+def xid(
+    directory: Dir,
+    gpu: Gpu,
+    code: Annotated[int, typer.Argument(metavar="XID", help="79: fell off the bus; 48: double-bit ECC error; ...")],
+    gi: Annotated[int | None, typer.Option(help="GPU instance that it belongs to.")] = None,
+    ci: Annotated[int | None, typer.Option(help="Compute instance that it belongs to.")] = None,
+    json: Json = False,
+) -> None:
+    """Clients that wait for events get this XID."""
+    ids = {name: value for name, value in (("gi_id", gi), ("ci_id", ci)) if value is not None}
+    Emulator(directory).xid(gpu, code, **ids)
+    _done(f"XID {code} on GPU {gpu}", {"gpu": gpu, "xid": code, **ids}, json)
+
+
+@app.command(cls=NodeCommand)
+def lose(
+    directory: Dir,
+    gpu: Gpu,
+    back: Annotated[bool, typer.Option("--back", help="It is there again.")] = False,
+    json: Json = False,
+) -> None:
+    """The GPU fell off the bus: GPU_IS_LOST everywhere."""
+    Emulator(directory).lose(gpu, lost=not back)
+    _done(f"GPU {gpu} is {'back' if back else 'lost'}", {"gpu": gpu, "lost": not back}, json)
+
+
+@app.command(cls=NodeCommand)
+def reset(directory: Dir, gpu: Gpu, json: Json = False) -> None:
+    """As `nvidia-smi -r`: instances gone, pending MIG mode in force."""
+    Emulator(directory).reset(gpu)
+    _done(f"GPU {gpu} was reset", {"gpu": gpu}, json)
+
+
+@app.command(cls=NodeCommand)
+def reboot(directory: Dir, json: Json = False) -> None:
+    """A new boot: instances gone, MIG mode off from Hopper on, a new boot id."""
+    node = Emulator(directory).reboot()
+    show(node, _tree(node), as_json=json)
+
+
+# ---- drawing
+
+
+def _done(text: str, value: dict[str, Any], as_json: bool) -> None:
+    show(value, Text(text), as_json=as_json)
+
+
+def _until_interrupted(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except KeyboardInterrupt:
+        return
+
+
+def _print_calls(calls: Iterable[TracedCall]) -> None:
+    for traced in calls:
+        typer.echo(_line(traced).plain)
+
+
+def _line(traced: TracedCall) -> Text:
+    clock = time.strftime("%H:%M:%S", time.localtime(traced.time)) + f".{int(traced.time * 1000) % 1000:03}"
+    text = Text(f"{clock} {traced.pid:>7} ", "dim")
+    text.append(traced.call, "bold").append("(" + ", ".join(f"{k}={v}" for k, v in traced.args.items()) + ")")
+    known = traced.result in NvmlReturn._value2member_map_
+    name = NvmlReturn(traced.result).name if known else str(traced.result)
+    return text.append(f" {name}", "green" if traced.result == 0 else "red").append(f" {traced.us} us", "dim")
+
+
+def _tree(node: SeenNode) -> Tree:
+    root = Tree(Text.assemble((node.directory, "bold"), f"  driver {node.driver_version}  boot {node.boot_id}"))
+    for gpu in node.gpus:
+        branch = root.add(_gpu_line(gpu))
+        for gi in gpu.gpu_instances:
+            leaf = branch.add(_gi_line(gi))
+            for ci in gi.compute_instances:
+                leaf.add(Text(f"CI {ci.ci_id}  {ci.size} of compute slices from {ci.start}  {ci.mig_uuid}"))
+    return root
+
+
+def _gpu_line(gpu: SeenGpu) -> Text:
+    mode = {True: "on", False: "off"}
+    text = Text.assemble((f"GPU {gpu.index} ", "bold"), f"{gpu.product}  {gpu.uuid}  /dev/nvidia{gpu.minor}  ")
+    text.append(f"MIG {mode[gpu.mig]}", "green" if gpu.mig else "dim")
+    if gpu.mig_pending != gpu.mig:
+        text.append(f" (pending {mode[gpu.mig_pending]}: reset it)", "yellow")
+    return text.append("  LOST", "red") if gpu.lost else text
+
+
+def _gi_line(gi: SeenGpuInstance) -> Text:
+    text = Text.assemble((f"GI {gi.gi_id} ", "bold"), f"{gi.profile}@{gi.start}:{gi.size}")
+    return text.append("  foreign", "magenta") if gi.foreign else text

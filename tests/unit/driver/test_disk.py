@@ -1,0 +1,146 @@
+"""Journal, device numbers and CDI files on a real disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from dynamig.cdi import SpecFiles
+from dynamig.driver.journal import FileJournal
+from dynamig.driver.numbers import NumberFile, assign
+from dynamig.errors import Refused, Unavailable
+from dynamig.mig import CiId, GiId, GiProfileId, GpuUuid, MigUuid, Partition, Placement
+from dynamig.protocol.claims import ClaimRef
+from dynamig.protocol.lifecycle import State
+from dynamig.protocol.records import ClaimRecord, DeviceRecord, LiveIds, from_json, to_json
+from tests.unit.driver.bench_node import h100
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+RECORD = ClaimRecord(
+    ref=ClaimRef("ns", "claim", "uid-1"),
+    state=State.PREPARED,
+    devices=(
+        DeviceRecord(
+            request="mig",
+            pool="n1/gpu-0",
+            device="gpu-0-mig-3g40gb-9-4",
+            gpu=GpuUuid("GPU-1"),
+            partition=Partition(GiProfileId(9), Placement(4, 4)),
+            profile_name="3g.40gb",
+            live=LiveIds(GiId(2), CiId(0), MigUuid("MIG-1")),
+        ),
+        DeviceRecord("gpu", "n1/gpu-1", "gpu-1", GpuUuid("GPU-2"), None),
+    ),
+    boot_id="boot",
+    since=12.5,
+)
+
+
+def test_a_record_reads_back_as_written_and_keeps_what_it_does_not_know(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path / "claims")
+    journal.write(dataclasses.replace(RECORD, unknown={"later": {"x": 1}}))
+    again = FileJournal(tmp_path / "claims")
+    record = again.records()["uid-1"]
+    assert record == dataclasses.replace(RECORD, unknown={"later": {"x": 1}})
+    again.write(dataclasses.replace(record, state=State.RETIRING))
+    assert json.loads((tmp_path / "claims/uid-1.json").read_text())["later"] == {"x": 1}
+    again.forget("uid-1")
+    assert FileJournal(tmp_path / "claims").records() == {}
+
+
+def test_the_record_of_version_1_is_read_for_ever() -> None:
+    assert from_json(json.loads((GOLDEN / "journal-v1.json").read_text())) == RECORD
+    assert to_json(RECORD) == json.loads((GOLDEN / "journal-v1.json").read_text())
+
+
+def test_a_newer_record_is_refused_not_guessed_at(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims/uid-1.json").write_text(json.dumps({**to_json(RECORD), "v": 99}))
+    with pytest.raises(Unavailable, match="99"):
+        FileJournal(tmp_path / "claims")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"v": 1}', '{"v": "x"}', "\x00\x01"])
+def test_a_damaged_record_is_kept_named_and_costs_only_itself(tmp_path: Path, content: str) -> None:
+    journal = FileJournal(tmp_path / "claims")
+    journal.write(RECORD)
+    damaged = tmp_path / "claims/uid-2.json"
+    damaged.write_text(content)
+    again = FileJournal(tmp_path / "claims")
+    assert list(again.records()) == ["uid-1"]
+    assert again.unreadable() == (str(damaged),)
+    assert damaged.read_text() == content
+
+
+def test_a_record_is_whole_at_every_instant(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path / "claims")
+    journal.write(RECORD)
+    path = tmp_path / "claims/uid-1.json"
+    done = threading.Event()
+    bad: list[str] = []
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                from_json(json.loads(path.read_text()))
+            except (ValueError, KeyError) as error:
+                bad.append(str(error))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for n in range(200):
+        journal.write(dataclasses.replace(RECORD, since=float(n)))
+    done.set()
+    reader.join()
+    assert bad == []
+    assert sorted(p.name for p in path.parent.iterdir()) == ["uid-1.json"]
+
+
+def test_a_disk_that_takes_nothing_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path / "claims")
+    journal.write(RECORD)
+    (tmp_path / "claims").rename(tmp_path / "away")
+    with pytest.raises(Unavailable) as caught:
+        journal.write(dataclasses.replace(RECORD, state=State.RETIRING))
+    assert caught.value.code == "JOURNAL_UNWRITABLE"
+    assert journal.records()["uid-1"].state is State.PREPARED
+
+
+def test_numbers_follow_the_minor_at_first_sight_and_never_change(tmp_path: Path) -> None:
+    numbers = NumberFile(tmp_path / "gpus.json")
+    first = numbers.of([h100(0), h100(1)])
+    swapped = [dataclasses.replace(h100(0), minor=1), dataclasses.replace(h100(1), minor=0)]
+    assert NumberFile(tmp_path / "gpus.json").of(swapped) == first
+    newcomer = dataclasses.replace(h100(2), minor=0)
+    assert NumberFile(tmp_path / "gpus.json").of([newcomer])[newcomer.uuid] == 2
+
+
+def test_a_gpu_that_comes_later_takes_the_lowest_free_number() -> None:
+    known = {GpuUuid("a"): 0, GpuUuid("b"): 2}
+    late = dataclasses.replace(h100(7), minor=2)
+    assert assign(known, [late])[late.uuid] == 1
+
+
+def test_damaged_numbers_are_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / "gpus.json").write_text("{}")
+    with pytest.raises(Refused, match=r"gpus\.json"):
+        NumberFile(tmp_path / "gpus.json")
+
+
+def test_cdi_files_leave_other_vendors_alone(tmp_path: Path) -> None:
+    other = tmp_path / "nvidia.yaml"
+    other.write_text("kind: nvidia.com/gpu")
+    files = SpecFiles(tmp_path, "k8s.gpu.nvidia.com/claim")
+    files.write("uid-1", {"kind": "k8s.gpu.nvidia.com/claim"})
+    assert files.claims() == ["uid-1"]
+    assert files.read("uid-1") == {"kind": "k8s.gpu.nvidia.com/claim"}
+    assert (tmp_path / "k8s.gpu.nvidia.com-claim_uid-1.json").stat().st_mode & 0o777 == 0o644
+    files.remove("uid-1")
+    files.remove("uid-1")
+    assert files.read("uid-1") is None
+    assert [p.name for p in tmp_path.iterdir()] == ["nvidia.yaml"]
