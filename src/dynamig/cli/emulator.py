@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 from typer.core import TyperCommand
@@ -150,7 +151,10 @@ def trace(
         _until_interrupted(lambda: _print_calls(filter(wanted, emulator.follow())))
         return
     calls = list(filter(wanted, emulator.trace()))
-    show(calls, Text("\n").join(map(_line, calls)) if calls else Text("no calls"), as_json=json)
+    if json:
+        show(calls, Text(), as_json=True)
+    else:
+        _print_calls(calls)
 
 
 @app.command(cls=NodeCommand)
@@ -303,8 +307,9 @@ def _until_interrupted(work: Callable[[], object]) -> None:
 
 
 def _print_calls(calls: Iterable[TracedCall]) -> None:
+    console = Console()
     for traced in calls:
-        typer.echo(_line(traced).plain)
+        console.print(_line(traced), soft_wrap=True)  # one call, one line, also through a pipe
 
 
 def _line(traced: TracedCall) -> Text:

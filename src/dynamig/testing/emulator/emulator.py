@@ -181,8 +181,8 @@ class Emulator:
     ) -> None:
         """`call` answers `code` from its nth call on, `count` times; `count` 0: for ever.
 
-        `call` is a symbol or a pattern such as `nvmlDeviceCreate*`. Calls of all processes are counted together, from now. `after`: the work is done all the
-        same, only the answer is wrong.
+        `call` is a symbol or a pattern such as `nvmlDeviceCreate*`. Calls of all processes are counted together, from
+        now. `after`: the work is done all the same, only the answer is wrong.
         """
         flags = layout.FAULT_AFTER if after else 0
         self._order(call, layout.FAULT_FAIL, code=int(code), nth=nth, count=count, gpu=gpu, flags=flags)
