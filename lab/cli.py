@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a build server's stop is a Ctrl-C
     app()
 
 

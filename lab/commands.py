@@ -15,7 +15,10 @@ TAIL = 15
 """Lines of a failed program's output that its error shows."""
 
 DIE_WITH_ME = ("setpriv", "--pdeathsig", "KILL")
-"""Prefix for long programs, so that they end when the lab is killed. Source: prctl(2), PR_SET_PDEATHSIG."""
+"""Prefix for every program: it ends when the lab is killed, and so cannot act behind the back of the next one.
+
+Source: prctl(2), PR_SET_PDEATHSIG; what counts is the thread that started it, and that thread waits for it here.
+"""
 
 
 def run(
@@ -26,13 +29,21 @@ def run(
     cwd: Path | None = None,
     timeout_s: float = 120,
 ) -> str:
-    """Standard output of a program that takes seconds. Raises Unavailable, with its last words, if it fails."""
+    """Standard output of a program that takes seconds. It ends with the lab, if that is killed meanwhile.
+
+    Raises: Unavailable, with the program's last words, if it fails.
+    """
     try:
         done = subprocess.run(
-            argv, input=stdin, env=env, cwd=cwd, timeout=timeout_s, capture_output=True, text=True, check=False
+            [*DIE_WITH_ME, *argv],
+            input=stdin,
+            env=env,
+            cwd=cwd,
+            timeout=timeout_s,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-    except FileNotFoundError as error:
-        raise Unavailable("NO_PROGRAM", f"{argv[0]} is not there", "install it") from error
     except subprocess.TimeoutExpired as error:
         raise Unavailable("TOO_SLOW", f"{' '.join(argv[:4])} took more than {timeout_s:.0f} s") from error
     if done.returncode != 0:
@@ -51,7 +62,7 @@ def run_long(
 ) -> None:
     """A program that takes minutes has succeeded; each line it wrote went to `log` and to `on_line`.
 
-    It ends with the lab, whatever ends the lab. Raises Unavailable if it fails, Cancelled if the lab gives up.
+    Raises: Unavailable if it fails, Cancelled if the lab gives up.
     """
     tail: deque[str] = deque(maxlen=TAIL)
     with (

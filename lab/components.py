@@ -174,6 +174,7 @@ def driver_config(files: DriverFiles, node: str) -> dict[str, Any]:
         "cdiDir": str(folder / "cdi"),
         "devRoot": str(files.emulator),
         "procRoot": str(files.emulator / "proc"),
+        "sysRoot": str(files.emulator / "sys"),
         "socket": str(folder / "run/dynamig.sock"),
         "gpus": {"default": {"policy": "dynamic", "migMode": "on-demand"}},
         "containerEdits": {

@@ -18,10 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#define NVIDIA_MAJOR 195u
 #define CAPABILITY_BASE 3u /* 0 fabric, 1 mig/config, 2 mig/monitor come first (kernel-open/nvidia/nv-caps.c) */
 
 uint32_t gi_capability(const struct node *node, const struct gpu *gpu, uint32_t gi)
@@ -47,6 +49,15 @@ static void capability_dir(char out[PATH_SIZE], const struct gpu *gpu, uint32_t 
         snprintf(out + used, PATH_SIZE - (size_t)used, "/ci%u", ci);
 }
 
+/* mknod(2) without glibc's wrapper, which is newer (2.33) than the libc of many a container. */
+static bool make_device_file(const struct node *node, const char *path, mode_t mode, unsigned major_, unsigned minor_)
+{
+    bool character = (node->flags & NODE_CHARACTER_NODES) != 0;
+    dev_t device = character ? makedev(major_, minor_) : 0;
+    return syscall(SYS_mknodat, AT_FDCWD, path, (character ? S_IFCHR : S_IFREG) | mode, (unsigned)device) == 0 ||
+           errno == EEXIST;
+}
+
 static void node_path(char out[PATH_SIZE], uint32_t number)
 {
     emulator_path(out, "dev/nvidia-caps/nvidia-cap%u", number);
@@ -57,7 +68,6 @@ bool tree_open_instance(const struct node *node, const struct gpu *gpu, uint32_t
     char path[PATH_SIZE];
     uint32_t number = capability(node, gpu, gi, ci);
     node_path(path, number);
-    mode_t type = node->flags & NODE_CHARACTER_NODES ? S_IFCHR : S_IFREG;
     if (ci == NO_ID) {
         char busy[PATH_SIZE];
         emulator_path(busy, "state/busy/gpu%u-gi%u", (unsigned)(gpu - node->gpus), gi);
@@ -66,7 +76,7 @@ bool tree_open_instance(const struct node *node, const struct gpu *gpu, uint32_t
             return false;
         close(fd);
     }
-    return mknod(path, type | 0444, type == S_IFCHR ? makedev(node->caps_major, number) : 0) == 0 || errno == EEXIST;
+    return make_device_file(node, path, 0444, node->caps_major, number);
 }
 
 void tree_publish_access(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
@@ -131,10 +141,7 @@ void tree_move_gpu(const struct node *node, const struct gpu *gpu, uint32_t old_
 {
     char from[PATH_SIZE], to[PATH_SIZE], old_line[64], new_line[64], bus[16];
     emulator_path(to, "dev/nvidia%u", gpu->minor);
-    if (node->flags & NODE_CHARACTER_NODES)
-        mknod(to, S_IFCHR | 0666, makedev(195, gpu->minor));
-    else
-        mknod(to, S_IFREG | 0666, 0);
+    make_device_file(node, to, 0666, NVIDIA_MAJOR, gpu->minor);
     emulator_path(from, "dev/nvidia%u", old_minor);
     unlink(from);
     emulator_path(from, "proc/driver/nvidia/capabilities/gpu%u", old_minor);
