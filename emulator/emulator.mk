@@ -9,26 +9,21 @@ EMULATOR_OBJECTS := $(EMULATOR_SOURCES:emulator/src/%.c=$(EMULATOR_OUT)/%.o) $(E
 EMULATOR_WARNINGS := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wshadow -Wvla
 EMULATOR_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=default $(EMULATOR_WARNINGS) $(EMULATOR_SANITIZE)
 
-# nvml.h comes with the package nvidia-nvml-dev; which file it is, the package's own list knows.
-NVML_HEADER = $(shell $(PYTHON) -c 'from importlib.metadata import files; \
-    print(next(f.locate() for f in files("nvidia-nvml-dev") if f.name == "nvml.h"))')
+# Old unversioned names are exported too, so the header's renaming macros must stay off.
+EMULATOR_INCLUDES := -I$(EMULATOR_OUT) -Iemulator/src -isystem $(EMULATOR_OUT)/include -DNVML_NO_UNVERSIONED_FUNC_DEFS
 
-.PHONY: emulator
+.PHONY: emulator venv
 emulator: $(BUILD)/libnvidia-ml.so.1 $(BUILD)/nvml-list ## NVML emulator and its lister
 
-# Old unversioned names are exported too, so the header's renaming macros must stay off.
-$(EMULATOR_OUT)/flags.mk: emulator/emulator.mk
-	@mkdir -p $(EMULATOR_OUT)
-	@header='$(NVML_HEADER)'; test -n "$$header" || { \
-	    echo 'nvml.h not found: install nvidia-nvml-dev for $(PYTHON)' >&2; exit 1; }; \
-	    printf 'NVML_H := %s\n' "$$header" > $@
+# nvml.h comes with the package nvidia-nvml-dev; where it lies, the package's own list knows.
+$(EMULATOR_OUT)/include/nvml.h: | venv
+	@mkdir -p $(@D)
+	@header=$$($(PYTHON) -c 'from importlib.metadata import files; \
+	    print(next(f.locate() for f in files("nvidia-nvml-dev") if f.name == "nvml.h"))') && cp "$$header" $@ || { \
+	    echo 'nvml.h not found: install nvidia-nvml-dev for $(PYTHON)' >&2; exit 1; }
 
--include $(EMULATOR_OUT)/flags.mk
-
-EMULATOR_INCLUDES = -I$(EMULATOR_OUT) -Iemulator/src -isystem $(dir $(NVML_H)) -DNVML_NO_UNVERSIONED_FUNC_DEFS
-
-$(EMULATOR_OUT)/exports.c: emulator/generate.py $(EMULATOR_OUT)/flags.mk
-	$(PYTHON) emulator/generate.py $(NVML_H) $(CC) $(EMULATOR_OUT)
+$(EMULATOR_OUT)/exports.c: emulator/generate.py $(EMULATOR_OUT)/include/nvml.h
+	$(PYTHON) emulator/generate.py $(EMULATOR_OUT)/include/nvml.h $(CC) $(EMULATOR_OUT)
 
 $(EMULATOR_OUT)/exports.o: $(EMULATOR_OUT)/exports.c emulator/src/emulator.h emulator/src/trace_generic.h emulator/src/layout.h
 	$(CC) $(EMULATOR_CFLAGS) $(EMULATOR_INCLUDES) -Wno-address -c -o $@ $<
@@ -42,6 +37,6 @@ $(BUILD)/libnvidia-ml.so.1: $(EMULATOR_OBJECTS)
 	    -Wl,--no-undefined -Wl,-z,relro -o $@.new $(EMULATOR_OBJECTS)
 	mv $@.new $@
 
-$(BUILD)/nvml-list: emulator/list/nvml_list.c $(EMULATOR_OUT)/flags.mk
-	$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(EMULATOR_WARNINGS) -isystem $(dir $(NVML_H)) -o $@.new $< -ldl
+$(BUILD)/nvml-list: emulator/list/nvml_list.c $(EMULATOR_OUT)/include/nvml.h
+	$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(EMULATOR_WARNINGS) -isystem $(EMULATOR_OUT)/include -o $@.new $< -ldl
 	mv $@.new $@

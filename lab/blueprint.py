@@ -87,7 +87,7 @@ class Blueprint:
         self.daemons[daemon.name] = daemon
         self.parts[daemon.name] = Part(
             Step(daemon.name, daemon.needs, dies_with),
-            act=lambda task, cancel: machines.ensure(self._layout, daemon, cancel),
+            act=lambda task, cancel: machines.ensure(self._layout, daemon, cancel, task.tell),
             done=lambda: machines.look(self._layout, daemon).done,
         )
 

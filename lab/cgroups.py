@@ -36,11 +36,13 @@ def hierarchies() -> tuple[Path, ...]:
 
 def ensure(layout: Layout, nodes: Iterable[str]) -> None:
     """Every node has its folder in every hierarchy, with all controllers that its parent has."""
-    for hierarchy in hierarchies():
+    trees = hierarchies()
+    for hierarchy in trees:
         for node in nodes:
             folder = hierarchy
             for part in (layout.cgroup, node):
-                _pass_down(folder)
+                if len(trees) == 1:  # beside trees of v1, v2 has no controller that a kubelet looks for
+                    _pass_down(folder)
                 folder /= part
                 folder.mkdir(exist_ok=True)
                 _fill_cpuset(folder)

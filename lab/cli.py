@@ -15,9 +15,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from dynamig.errors import DynamigError
+from dynamig.errors import DynamigError, Refused
 from lab.lab import DEFAULT_GPUS, DEFAULT_NODES, Lab, Status, default_dir, take_down
 from lab.machines import tail_follow
 from lab.progress import Reporter
@@ -54,7 +55,7 @@ def told() -> Iterator[None]:
     try:
         yield
     except DynamigError as error:
-        err.print(f"[red]error:[/red] {error}", highlight=False, markup=True, soft_wrap=True)
+        err.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
         err.print("interrupted: `up` continues from here, `down` removes what is there")
@@ -128,7 +129,7 @@ def _table(rows: list[Status]) -> Table:
     for row in rows:
         table.add_row(
             row.name,
-            "[green]yes[/green]" if row.reason is None else f"[red]no:[/red] {row.reason}",
+            "[green]yes[/green]" if row.reason is None else f"[red]no:[/red] {escape(row.reason)}",
             str(row.pid or "-"),
             _duration(time.time() - row.since) if row.since else "-",
             "\n".join(map(str, row.ports)),
@@ -145,7 +146,9 @@ def _duration(seconds: float) -> str:
 
 @app.command()
 def logs(
-    name: Annotated[str | None, typer.Argument(help="A daemon, as in `status`; none: list them.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A daemon, or build-kubernetes and the like; none: list them.")
+    ] = None,
     directory: Dir = None,
     lines: Annotated[int, typer.Option("-n", help="How many of the last lines.")] = 50,
     follow: Annotated[bool, typer.Option("-f", help="Go on printing.")] = False,
@@ -153,11 +156,14 @@ def logs(
     """Show a daemon's log, or where the logs are."""
     with told():
         lab = Lab.open(directory or default_dir())
-        if name is not None:
-            tail_follow(lab.log(name), lines, follow)
-            return
-        for path in sorted(lab.layout.logs.glob("*.log")):
-            typer.echo(f"{path.stat().st_size:>10}  {path}")
+        found = {path.stem: path for path in sorted(lab.layout.logs.glob("*.log"))}
+        if name is None:
+            for path in found.values():
+                typer.echo(f"{path.stat().st_size:>10}  {path}")
+        elif name in found:
+            tail_follow(found[name], lines, follow)
+        else:
+            raise Refused("NO_LOG", f"no log of {name!r}", f"there are: {', '.join(found)}")
 
 
 @app.command()

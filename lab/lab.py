@@ -95,21 +95,22 @@ class Lab:
         nodes or ports is there already.
         """
         layout = _layout(directory)
-        found = folder.read_spec(layout)
-        plan = _agree(found, nodes, base_port, layout) if found else _design(layout, nodes, base_port)
-        plan = replace(plan, with_driver=with_driver)
         have = blueprint.artifacts()
         preflight.check(blueprint.needs(have), cache.cache_root(os.environ), layout.root)
         if with_driver and (lacking := components.problems()):
             listed = "".join(f"\n  - {problem}" for problem in lacking)
             raise Refused("NOT_BUILT", f"the driver cannot run yet:{listed}", "or use --without-driver")
+        with alone(layout):
+            found = folder.read_spec(layout)
+            plan = _agree(found, nodes, base_port, layout) if found else _design(layout, nodes, base_port)
+            plan = replace(plan, with_driver=with_driver)
+            folder.claim(layout, plan)
         return cls(layout, plan, have, reporter or _silent())
 
     def up(self) -> None:
         """Every daemon runs and is ready; what was so already was left alone."""
         cancel = Cancel()
         with self._alone(), self._reporter.live():
-            folder.claim(self.layout, self.spec)
             with self._reporter.task("folder, keys, configuration"):
                 folder.fill(self.layout, self.spec)
             self._take(self._blueprint.parts, cancel)
@@ -244,15 +245,33 @@ def _silent() -> Reporter:
 
 
 def _design(layout: Layout, nodes: Sequence[NodeSpec] | None, base_port: int | None) -> LabSpec:
-    """A new lab, checked: names, folder, ports."""
+    """A new lab, checked (names, folder, ports), with its ports claimed."""
     nodes = tuple(nodes) if nodes else tuple(NodeSpec(name, DEFAULT_GPUS) for name in DEFAULT_NODES)
-    base = base_port or spec.choose_base(layout.root, len(nodes), ports.listeners())
-    problems = spec.spec_problems(nodes, base, layout.root)
-    taken = ports.held(spec.Ports(base).all(len(nodes)))
-    problems += [f"port {port} is in use by {holder}: use another --base-port" for port, holder in taken.items()]
+    problems = spec.spec_problems(nodes, base_port or spec.FIRST_BASE, layout.root)
+    if base_port is not None:
+        taken = ports.held(spec.Ports(base_port).all(len(nodes)))
+        problems += [f"port {port} is in use by {holder}: use another --base-port" for port, holder in taken.items()]
     if problems:
         raise Refused("BAD_REQUEST", "no such lab can be made:" + "".join(f"\n  - {p}" for p in problems), "")
-    return LabSpec(nodes, base)
+    if base_port is None:
+        return LabSpec(nodes, _claim_any(layout.root, len(nodes)))
+    _claim(base_port, layout.root)
+    return LabSpec(nodes, base_port)
+
+
+def _claim_any(root: Path, nodes: int) -> int:
+    """The first port of a block that is now this lab's."""
+    listening, claimed = ports.listeners(), set[int]()
+    while True:
+        base = spec.choose_base(root, nodes, listening, claimed)
+        if ports.claim(base, root) is None:
+            return base
+        claimed.add(base)
+
+
+def _claim(base: int, root: Path) -> None:
+    if owner := ports.claim(base, root):
+        raise Refused("PORTS_CLAIMED", f"ports from {base} belong to the lab in {owner}", "use another --base-port")
 
 
 def _agree(found: LabSpec, nodes: Sequence[NodeSpec] | None, base_port: int | None, layout: Layout) -> LabSpec:
@@ -262,4 +281,5 @@ def _agree(found: LabSpec, nodes: Sequence[NodeSpec] | None, base_port: int | No
         raise Refused("OTHER_LAB", f"{layout.root} is a lab with nodes {have}", "`lab down` first, or another --dir")
     if base_port is not None and base_port != found.base_port:
         raise Refused("OTHER_LAB", f"{layout.root} uses ports from {found.base_port}", "`lab down` first")
+    _claim(found.base_port, layout.root)
     return found

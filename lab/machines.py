@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from lab.spec import Layout
 
 SPAWN = Path(__file__).parent / "spawn.py"
 LOG_TAIL = 12
+HUNG_S = 20.0
+"""How long a daemon that has been up for a while may take to be ready again before it counts as hung."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +52,20 @@ def look(layout: Layout, daemon: Daemon) -> Seen:
     return Seen(record, probe(daemon.probe, record), changed=record.digest != daemon.digest())
 
 
-def ensure(layout: Layout, daemon: Daemon, cancel: Cancel) -> None:
-    """The daemon runs as it should, and is ready.
+def ensure(layout: Layout, daemon: Daemon, cancel: Cancel, tell: Callable[[str], None]) -> None:
+    """The daemon runs as it should, and is ready. One that runs but does not get ready is started anew, once.
 
+    `tell` hears why it is not ready yet.
     Raises: Unavailable with the end of its log if it ends or does not get ready in time.
     """
-    record = running(layout, daemon.name)
-    if record is not None and record.digest != daemon.digest():
+    if (record := running(layout, daemon.name)) is not None:
+        patience = max(HUNG_S, daemon.ready_s - processes.age(record))
+        if record.digest == daemon.digest() and not_ready(daemon, record, patience, cancel, tell) is None:
+            return
         stop(daemon, record)
-        record = None
-    if record is None:
-        record = start(layout, daemon)
-    await_ready(layout, daemon, record, cancel)
+    record = start(layout, daemon)
+    if reason := not_ready(daemon, record, daemon.ready_s, cancel, tell):
+        raise Unavailable("NOT_READY", f"{daemon.name} {reason}{tail(layout, daemon.name)}", "`lab logs` shows more")
 
 
 def start(layout: Layout, daemon: Daemon) -> Record:
@@ -97,17 +101,21 @@ def stop(daemon: Daemon, record: Record) -> None:
         processes.stop(daemon.name, record.identity, daemon.grace_s)
 
 
-def await_ready(layout: Layout, daemon: Daemon, record: Record, cancel: Cancel) -> None:
-    """Raises Unavailable, with the end of the log, if it ends or takes too long."""
+def not_ready(
+    daemon: Daemon, record: Record, seconds: float, cancel: Cancel, tell: Callable[[str], None]
+) -> str | None:
+    """Wait for it to be ready; None if it is, else why not, as the end of a sentence."""
+    ended = False
 
     def why_not() -> str | None:
-        if not processes.alive(record.identity):
-            raise Unavailable("ENDED", f"{daemon.name} has ended{tail(layout, daemon.name)}", "`lab logs` shows more")
-        return probe(daemon.probe, record)
+        nonlocal ended
+        ended = not processes.alive(record.identity)
+        reason = None if ended else probe(daemon.probe, record)
+        tell(reason or "")
+        return reason
 
-    if reason := wait_for(why_not, daemon.ready_s, cancel):
-        what = f"{daemon.name} is not ready after {daemon.ready_s:.0f} s: {reason}{tail(layout, daemon.name)}"
-        raise Unavailable("NOT_READY", what, f"see {layout.log(daemon.name)}")
+    reason = wait_for(why_not, seconds, cancel)
+    return "has ended" if ended else reason and f"is not ready after {seconds:.0f} s: {reason}"
 
 
 def tail(layout: Layout, name: str) -> str:

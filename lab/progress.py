@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 HEARTBEAT_S = 20.0
@@ -61,6 +62,7 @@ class Reporter:
         self._began = time.monotonic()
 
     def line(self, text: str) -> None:
+        """Print a line with the time; `text` may hold rich's markup."""
         if not self._quiet:
             self._console.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/dim]  {text}", highlight=False)
 
@@ -93,7 +95,7 @@ class Reporter:
     def _heartbeat(self, ended: threading.Event) -> None:
         while not ended.wait(HEARTBEAT_S):
             for task in list(self._running):
-                self.line(f"… {task}")
+                self.line(escape(f"… {task}"))
 
     def _bars(self, ended: threading.Event) -> None:
         columns = (
@@ -121,4 +123,4 @@ def _sync(bars: Progress, running: list[Task], shown: dict[Task, object]) -> Non
         bar = shown[task]
         total = None if task.share is None else 1.0
         note = str(task).partition(":")[2].strip() if task.expected_s else task.note
-        bars.update(bar, total=total, completed=task.share or 0, note=note[:70])  # type: ignore[arg-type]
+        bars.update(bar, total=total, completed=task.share or 0, note=escape(note[:70]))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -226,8 +226,8 @@ def gpus_per_node(names: Sequence[str], options: Sequence[str], default: str) ->
     return tuple(NodeSpec(name, special.get(name, common)) for name in names)
 
 
-def choose_base(root: Path, nodes: int, holders: Mapping[int, object]) -> int:
-    """The first block of ports, beginning with the folder's own, in which nobody listens.
+def choose_base(root: Path, nodes: int, listening: Collection[int], claimed: Collection[int]) -> int:
+    """The first port of a block in which nobody listens and that no lab has claimed, beginning with the folder's own.
 
     Raises: Refused if there is none.
     """
@@ -235,6 +235,6 @@ def choose_base(root: Path, nodes: int, holders: Mapping[int, object]) -> int:
     start = int(Layout(root).id, 16) % blocks
     for step in range(blocks):
         base = FIRST_BASE + (start + step) % blocks * BLOCK
-        if not holders.keys() & set(Ports(base).all(nodes)):
+        if base not in claimed and not set(listening) & set(Ports(base).all(nodes)):
             return base
     raise Refused("NO_PORTS", f"no free block of ports in {FIRST_BASE}-{LAST_BASE + BLOCK - 1}", "use --base-port")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from lab import cgroups, folder, processes
+from lab import cgroups, folder, ports, processes
 from lab.processes import Record
 from lab.progress import Reporter
 from lab.spec import CONTROL, Layout
@@ -52,4 +52,5 @@ def take_down(layout: Layout, reporter: Reporter, *, keep_logs: bool) -> None:
     switch_off(layout, reporter)
     with reporter.task("remove cgroups and files"):
         cgroups.remove(layout)
+        ports.release(layout.root)
         folder.remove(layout, keep_logs=keep_logs)

@@ -36,7 +36,7 @@ nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t
                                                                unsigned int engProfile,
                                                                nvmlComputeInstanceProfileInfo_t *info)
 {
-    VIEW view;
+    VIEW(view);
     const struct ci_profile *ci;
     nvmlReturn_t result = view_gi(&view, gpuInstance);
     if (result == NVML_SUCCESS)
@@ -52,7 +52,7 @@ nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_
                                                                 unsigned int engProfile,
                                                                 nvmlComputeInstanceProfileInfo_v2_t *info)
 {
-    VIEW view;
+    VIEW(view);
     const struct ci_profile *ci;
     char name[96];
     nvmlReturn_t result = view_gi(&view, gpuInstance);
@@ -91,7 +91,7 @@ static nvmlReturn_t view_gi_profile(struct view *view, nvmlGpuInstance_t handle,
 nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_t gpuInstance,
                                                                      unsigned int profileId, unsigned int *count)
 {
-    VIEW view;
+    VIEW(view);
     const struct ci_profile *profile;
     nvmlReturn_t result = view_gi_profile(&view, gpuInstance, profileId, count, &profile);
     if (result == NVML_SUCCESS)
@@ -104,7 +104,7 @@ nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuIns
                                                                       nvmlComputeInstancePlacement_t *placements,
                                                                       unsigned int *count)
 {
-    VIEW view;
+    VIEW(view);
     const struct ci_profile *profile;
     nvmlReturn_t result = view_gi_profile(&view, gpuInstance, profileId, count, &profile);
     if (result != NVML_SUCCESS)
@@ -190,7 +190,7 @@ static nvmlReturn_t open_for_creation(struct edit *edit, nvmlGpuInstance_t handl
 nvmlReturn_t impl_nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t gpuInstance, unsigned int profileId,
                                                        nvmlComputeInstance_t *computeInstance)
 {
-    EDIT edit;
+    EDIT(edit);
     const struct ci_profile *profile;
     nvmlReturn_t result = open_for_creation(&edit, gpuInstance, profileId, computeInstance, &profile);
     if (result != NVML_SUCCESS)
@@ -206,7 +206,7 @@ nvmlReturn_t impl_nvmlGpuInstanceCreateComputeInstanceWithPlacement(nvmlGpuInsta
                                                                     const nvmlComputeInstancePlacement_t *placement,
                                                                     nvmlComputeInstance_t *computeInstance)
 {
-    EDIT edit;
+    EDIT(edit);
     const struct ci_profile *profile;
     nvmlReturn_t result = open_for_creation(&edit, gpuInstance, profileId, computeInstance, &profile);
     if (result != NVML_SUCCESS)
@@ -237,7 +237,7 @@ static nvmlReturn_t remove_compute_instance(struct edit *edit)
 
 nvmlReturn_t impl_nvmlComputeInstanceDestroy(nvmlComputeInstance_t computeInstance)
 {
-    EDIT edit;
+    EDIT(edit);
     int lock;
     nvmlReturn_t result = edit_open(&edit);
     if (result == NVML_SUCCESS)
@@ -256,7 +256,7 @@ nvmlReturn_t impl_nvmlComputeInstanceDestroy(nvmlComputeInstance_t computeInstan
 nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t gpuInstance, unsigned int profileId,
                                                      nvmlComputeInstance_t *computeInstances, unsigned int *count)
 {
-    VIEW view;
+    VIEW(view);
     const struct ci_profile *profile;
     nvmlReturn_t result = view_gi_profile(&view, gpuInstance, profileId, count, &profile);
     if (result != NVML_SUCCESS)
@@ -275,7 +275,7 @@ nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t gpuInstan
 nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t gpuInstance, unsigned int id,
                                                         nvmlComputeInstance_t *computeInstance)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_gi(&view, gpuInstance);
     if (result != NVML_SUCCESS)
         return result;
@@ -293,7 +293,7 @@ nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t gpuIns
 /* `device` is the parent GPU, as nvml.h says. */
 nvmlReturn_t impl_nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t computeInstance, nvmlComputeInstanceInfo_t *info)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result == NVML_SUCCESS)
         result = find_compute_instance(&view, computeInstance);

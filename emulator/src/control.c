@@ -50,7 +50,7 @@ static nvmlReturn_t place(struct edit *edit, const struct gi_profile *profile, u
 /* An instance made by somebody else: no fault strikes it and no trace tells of it. Needs an initialised library. */
 nvmlReturn_t dynamig_emulator_foreign(uint32_t gpu, uint32_t profile_id, uint32_t start, uint32_t with_ci, uint32_t *gi_id)
 {
-    EDIT edit;
+    EDIT(edit);
     if (!emulator_running())
         return NVML_ERROR_UNINITIALIZED;
     nvmlReturn_t result = edit_open(&edit);

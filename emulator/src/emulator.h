@@ -49,8 +49,9 @@ void view_close(struct view *view);
 nvmlReturn_t edit_open(struct edit *edit);
 nvmlReturn_t edit_commit(struct edit *edit);
 void edit_close(struct edit *edit);
-#define VIEW __attribute__((cleanup(view_close))) struct view
-#define EDIT __attribute__((cleanup(edit_close))) struct edit
+/* Declares one that closes itself, opened or not, wherever the function returns. */
+#define VIEW(name) __attribute__((cleanup(view_close))) struct view name = { 0 }
+#define EDIT(name) __attribute__((cleanup(edit_close))) struct edit name = { .lock = -1 }
 
 static inline struct gpu *edit_gpu(struct edit *edit)
 {
@@ -76,6 +77,7 @@ nvmlReturn_t find_gpu_instance(struct view *view, nvmlGpuInstance_t handle);
 nvmlReturn_t find_compute_instance(struct view *view, nvmlComputeInstance_t handle);
 nvmlReturn_t view_device(struct view *view, nvmlDevice_t device); /* view_open and find_device */
 nvmlReturn_t view_gpu(struct view *view, nvmlDevice_t device);
+nvmlReturn_t view_physical(struct view *view, nvmlDevice_t device, const void *out); /* GPU, else NOT_SUPPORTED */
 
 void select_gpu(struct view *view, uint32_t gpu);
 const struct gpu_instance *gi_by_id(const struct gpu *gpu, uint32_t id);

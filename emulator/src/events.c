@@ -95,7 +95,7 @@ nvmlReturn_t impl_nvmlEventSetFree(nvmlEventSet_t set)
 
 nvmlReturn_t impl_nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *eventTypes)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result == NVML_SUCCESS && eventTypes == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;
@@ -106,7 +106,7 @@ nvmlReturn_t impl_nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned
 
 nvmlReturn_t impl_nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long eventTypes, nvmlEventSet_t set)
 {
-    VIEW view;
+    VIEW(view);
     struct event_set *found = set_of(set);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)

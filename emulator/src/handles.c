@@ -163,3 +163,14 @@ nvmlReturn_t view_gpu(struct view *view, nvmlDevice_t device)
     nvmlReturn_t result = view_open(view);
     return result == NVML_SUCCESS ? find_gpu(view, device) : result;
 }
+
+/* A fact of the physical GPU, for `out`; MIG devices do not have it. */
+nvmlReturn_t view_physical(struct view *view, nvmlDevice_t device, const void *out)
+{
+    nvmlReturn_t result = view_device(view, device);
+    if (result != NVML_SUCCESS)
+        return result;
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return view->is_mig ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+}

@@ -8,7 +8,7 @@
 
 nvmlReturn_t impl_nvmlDeviceGetCount_v2(unsigned int *deviceCount)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result != NVML_SUCCESS)
         return result;
@@ -34,7 +34,7 @@ static nvmlReturn_t give_gpu(struct view *view, uint32_t gpu, nvmlDevice_t *devi
 
 nvmlReturn_t impl_nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
-    VIEW view;
+    VIEW(view);
     uint32_t gpu;
     nvmlReturn_t result = view_open(&view);
     if (result != NVML_SUCCESS)
@@ -76,7 +76,7 @@ static nvmlReturn_t mig_device_named(struct view *view, const char *uuid, nvmlDe
 
 nvmlReturn_t impl_nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result != NVML_SUCCESS)
         return result;
@@ -105,7 +105,7 @@ static bool bus_id_is(const char *asked, const struct gpu *gpu)
 
 nvmlReturn_t impl_nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result != NVML_SUCCESS)
         return result;
@@ -124,7 +124,7 @@ nvmlReturn_t impl_nvmlDeviceGetHandleByPciBusId(const char *pciBusId, nvmlDevice
 
 nvmlReturn_t impl_nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
-    VIEW view;
+    VIEW(view);
     char text[48];
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
@@ -137,7 +137,7 @@ nvmlReturn_t impl_nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned in
 
 nvmlReturn_t impl_nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
-    VIEW view;
+    VIEW(view);
     char mig[96];
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
@@ -159,7 +159,7 @@ static uint32_t mig_index(const struct view *view)
 
 nvmlReturn_t impl_nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
         return result;
@@ -169,20 +169,9 @@ nvmlReturn_t impl_nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
     return NVML_SUCCESS;
 }
 
-/* A fact of the physical GPU; MIG devices do not have it. */
-static nvmlReturn_t view_physical(struct view *view, nvmlDevice_t device, const void *out)
-{
-    nvmlReturn_t result = view_device(view, device);
-    if (result != NVML_SUCCESS)
-        return result;
-    if (out == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    return view->is_mig ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
-}
-
 nvmlReturn_t impl_nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minorNumber)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_physical(&view, device, minorNumber);
     if (result == NVML_SUCCESS)
         *minorNumber = view.gpu->minor;
@@ -191,7 +180,7 @@ nvmlReturn_t impl_nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *mi
 
 nvmlReturn_t impl_nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_physical(&view, device, serial);
     return result == NVML_SUCCESS ? give_text(serial, length, "%s", view.gpu->serial_number) : result;
 }
@@ -211,7 +200,7 @@ static void fill_pci(const struct view *view, nvmlPciInfo_t *pci)
 
 nvmlReturn_t impl_nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device); /* a MIG device answers with its GPU's address */
     if (result != NVML_SUCCESS)
         return result;
@@ -240,7 +229,7 @@ nvmlReturn_t impl_nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
 
 nvmlReturn_t impl_nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
         return result;
@@ -260,7 +249,7 @@ nvmlReturn_t impl_nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t 
 
 nvmlReturn_t impl_nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *type)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result == NVML_SUCCESS && type == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;
@@ -271,7 +260,7 @@ nvmlReturn_t impl_nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *type)
 
 nvmlReturn_t impl_nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t *arch)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result == NVML_SUCCESS && arch == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;
@@ -282,7 +271,7 @@ nvmlReturn_t impl_nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchi
 
 nvmlReturn_t impl_nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result == NVML_SUCCESS && (major == NULL || minor == NULL))
         result = NVML_ERROR_INVALID_ARGUMENT;
@@ -301,7 +290,7 @@ static unsigned long long memory_bytes(const struct view *view)
 /* The slice of a MIG device, not the GPU. Nothing ever allocates on an emulated GPU. */
 nvmlReturn_t impl_nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result == NVML_SUCCESS && memory == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;
@@ -312,7 +301,7 @@ nvmlReturn_t impl_nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *mem
 
 nvmlReturn_t impl_nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
         return result;
@@ -327,7 +316,7 @@ nvmlReturn_t impl_nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_
 
 nvmlReturn_t impl_nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVirtualizationMode_t *pVirtualMode)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result == NVML_SUCCESS && pVirtualMode == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;
@@ -338,7 +327,7 @@ nvmlReturn_t impl_nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVi
 
 nvmlReturn_t impl_nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *node)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_physical(&view, device, node);
     if (result != NVML_SUCCESS)
         return result;

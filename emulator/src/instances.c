@@ -64,7 +64,7 @@ static nvmlReturn_t open_for_creation(struct edit *edit, nvmlDevice_t device, co
 nvmlReturn_t impl_nvmlDeviceCreateGpuInstance(nvmlDevice_t device, unsigned int profileId,
                                               nvmlGpuInstance_t *gpuInstance)
 {
-    EDIT edit;
+    EDIT(edit);
     const struct gi_profile *profile;
     uint32_t start;
     nvmlReturn_t result = open_for_creation(&edit, device, gpuInstance, profileId, &profile);
@@ -80,7 +80,7 @@ nvmlReturn_t impl_nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device, 
                                                            const nvmlGpuInstancePlacement_t *placement,
                                                            nvmlGpuInstance_t *gpuInstance)
 {
-    EDIT edit;
+    EDIT(edit);
     const struct gi_profile *profile;
     nvmlReturn_t result = open_for_creation(&edit, device, gpuInstance, profileId, &profile);
     if (result != NVML_SUCCESS)
@@ -119,7 +119,7 @@ static nvmlReturn_t remove_gpu_instance(struct edit *edit)
 
 nvmlReturn_t impl_nvmlGpuInstanceDestroy(nvmlGpuInstance_t gpuInstance)
 {
-    EDIT edit;
+    EDIT(edit);
     int lock;
     nvmlReturn_t result = edit_open(&edit);
     if (result == NVML_SUCCESS)
@@ -148,7 +148,7 @@ static nvmlReturn_t view_live_instances(struct view *view, nvmlDevice_t device)
 nvmlReturn_t impl_nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int profileId,
                                             nvmlGpuInstance_t *gpuInstances, unsigned int *count)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_live_instances(&view, device);
     if (result != NVML_SUCCESS)
         return result;
@@ -166,7 +166,7 @@ nvmlReturn_t impl_nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int pr
 
 nvmlReturn_t impl_nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t *gpuInstance)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_live_instances(&view, device);
     if (result != NVML_SUCCESS)
         return result;
@@ -181,7 +181,7 @@ nvmlReturn_t impl_nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned int
 
 nvmlReturn_t impl_nvmlGpuInstanceGetInfo(nvmlGpuInstance_t gpuInstance, nvmlGpuInstanceInfo_t *info)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result == NVML_SUCCESS)
         result = find_gpu_instance(&view, gpuInstance);

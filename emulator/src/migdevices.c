@@ -4,7 +4,7 @@
 /* As many MIG devices as compute instances fit on the GPU; 0 with MIG off. */
 nvmlReturn_t impl_nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_gpu(&view, device);
     if (result != NVML_SUCCESS)
         return result;
@@ -16,7 +16,7 @@ nvmlReturn_t impl_nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned i
 
 nvmlReturn_t impl_nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *migDevice)
 {
-    VIEW view;
+    VIEW(view);
     const struct compute_instance *all[MAX_SLICES];
     nvmlReturn_t result = view_gpu(&view, device);
     if (result != NVML_SUCCESS)
@@ -31,7 +31,7 @@ nvmlReturn_t impl_nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsig
 
 nvmlReturn_t impl_nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *isMigDevice)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
         return result;
@@ -43,7 +43,7 @@ nvmlReturn_t impl_nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int 
 
 nvmlReturn_t impl_nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result == NVML_SUCCESS)
         result = find_mig_device(&view, device);
@@ -56,7 +56,7 @@ nvmlReturn_t impl_nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *
 
 nvmlReturn_t impl_nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *id)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result == NVML_SUCCESS)
         result = find_mig_device(&view, device);
@@ -69,7 +69,7 @@ nvmlReturn_t impl_nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned i
 
 nvmlReturn_t impl_nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t migDevice, nvmlDevice_t *device)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result == NVML_SUCCESS)
         result = find_mig_device(&view, migDevice);
@@ -83,7 +83,7 @@ nvmlReturn_t impl_nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t migD
 /* Multiprocessors and compute slices are the compute instance's; engines and memory are shared in the GPU instance. */
 nvmlReturn_t impl_nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
         return result;

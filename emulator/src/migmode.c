@@ -9,7 +9,7 @@
 
 nvmlReturn_t impl_nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *currentMode, unsigned int *pendingMode)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_gpu(&view, device);
     if (result != NVML_SUCCESS)
         return result;
@@ -68,7 +68,7 @@ static nvmlReturn_t switch_mode(struct edit *edit, uint32_t mode, nvmlReturn_t *
 
 nvmlReturn_t impl_nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlReturn_t *activationStatus)
 {
-    EDIT edit;
+    EDIT(edit);
     nvmlReturn_t result = edit_open(&edit);
     if (result == NVML_SUCCESS)
         result = find_gpu(&edit.view, device);

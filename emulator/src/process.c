@@ -118,7 +118,7 @@ static nvmlReturn_t initialise(bool gpus_needed)
 {
     if (!emulator_attach())
         return NVML_ERROR_DRIVER_NOT_LOADED;
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result != NVML_SUCCESS)
         return NVML_ERROR_DRIVER_NOT_LOADED;

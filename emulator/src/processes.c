@@ -83,7 +83,7 @@ static void hold_gpu(struct view *view)
 void hold_everything_visible(void)
 {
     const char *wanted = getenv("DYNAMIG_EMULATOR_HOLD");
-    VIEW view;
+    VIEW(view);
     if (wanted == NULL || strcmp(wanted, "1") != 0 || view_open(&view) != NVML_SUCCESS)
         return;
     for (uint32_t g = 0; g < view.node->gpu_count; g++) {
@@ -165,7 +165,7 @@ static void collect(const struct view *view, struct process_list *list)
 /* Too small a buffer: INSUFFICIENT_SIZE and the count that is needed, never 0 with it (go-nvml would loop on it). */
 static nvmlReturn_t give_processes(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
         return result;
@@ -207,7 +207,7 @@ nvmlReturn_t impl_nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsi
 /* Nothing draws on an emulated GPU, and no MPS server runs on it. */
 static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
         return result;

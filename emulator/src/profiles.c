@@ -53,7 +53,7 @@ static nvmlReturn_t profile_asked(struct view *view, nvmlDevice_t device, uint32
 nvmlReturn_t impl_nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int profile,
                                                       nvmlGpuInstanceProfileInfo_t *info)
 {
-    VIEW view;
+    VIEW(view);
     const struct gi_profile *p;
     nvmlReturn_t result = profile_asked(&view, device, profile, info, &p);
     if (result != NVML_SUCCESS)
@@ -66,7 +66,7 @@ nvmlReturn_t impl_nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsig
 nvmlReturn_t impl_nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned int profile,
                                                        nvmlGpuInstanceProfileInfo_v2_t *info)
 {
-    VIEW view;
+    VIEW(view);
     const struct gi_profile *p;
     nvmlReturn_t result = profile_asked(&view, device, profile, info, &p);
     return result == NVML_SUCCESS ? give_versioned(p, info) : result;
@@ -87,7 +87,7 @@ static nvmlReturn_t profile_id_asked(struct view *view, nvmlDevice_t device, uin
 nvmlReturn_t impl_nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsigned int profileId,
                                                            nvmlGpuInstanceProfileInfo_v2_t *info)
 {
-    VIEW view;
+    VIEW(view);
     const struct gi_profile *p;
     nvmlReturn_t result = profile_id_asked(&view, device, profileId, info, &p);
     return result == NVML_SUCCESS ? give_versioned(p, info) : result;
@@ -98,7 +98,7 @@ nvmlReturn_t impl_nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t dev
                                                                 nvmlGpuInstancePlacement_t *placements,
                                                                 unsigned int *count)
 {
-    VIEW view;
+    VIEW(view);
     const struct gi_profile *p;
     nvmlReturn_t result = profile_id_asked(&view, device, profileId, count, &p);
     if (result == NVML_SUCCESS && !may_configure())
@@ -127,7 +127,7 @@ nvmlReturn_t impl_nvmlDeviceGetGpuInstancePossiblePlacements(nvmlDevice_t device
 nvmlReturn_t impl_nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsigned int profileId,
                                                             unsigned int *count)
 {
-    VIEW view;
+    VIEW(view);
     const struct gi_profile *p;
     nvmlReturn_t result = profile_id_asked(&view, device, profileId, count, &p);
     if (result == NVML_SUCCESS && !may_configure())

@@ -71,7 +71,7 @@ static int lock_node(void)
 
 static nvmlReturn_t copy_node(struct edit *edit)
 {
-    VIEW current;
+    VIEW(current);
     nvmlReturn_t result = view_open(&current);
     if (result != NVML_SUCCESS)
         return result;

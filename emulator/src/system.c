@@ -8,7 +8,7 @@
 
 nvmlReturn_t impl_nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     return result == NVML_SUCCESS ? give_text(version, length, "%s", view.node->driver_version) : result;
 }
@@ -16,7 +16,7 @@ nvmlReturn_t impl_nvmlSystemGetDriverVersion(char *version, unsigned int length)
 /* Clients look at the first number at most; what follows the last says what this is. */
 nvmlReturn_t impl_nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result != NVML_SUCCESS)
         return result;
@@ -25,7 +25,7 @@ nvmlReturn_t impl_nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 
 nvmlReturn_t impl_nvmlSystemGetCudaDriverVersion_v2(int *cudaDriverVersion)
 {
-    VIEW view;
+    VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result == NVML_SUCCESS && cudaDriverVersion == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;

@@ -54,8 +54,9 @@ static bool make_device_file(const struct node *node, const char *path, mode_t m
 {
     bool character = (node->flags & NODE_CHARACTER_NODES) != 0;
     dev_t device = character ? makedev(major_, minor_) : 0;
-    return syscall(SYS_mknodat, AT_FDCWD, path, (character ? S_IFCHR : S_IFREG) | mode, (unsigned)device) == 0 ||
-           errno == EEXIST;
+    if (syscall(SYS_mknodat, AT_FDCWD, path, (character ? S_IFCHR : S_IFREG) | mode, (unsigned)device) == 0)
+        return chmod(path, mode) == 0; /* whatever the umask is */
+    return errno == EEXIST;
 }
 
 static void node_path(char out[PATH_SIZE], uint32_t number)

@@ -17,7 +17,7 @@ set.
 """
 
 DEVICES = 128
-"""ResourceSliceMaxDevices."""
+"""ResourceSliceMaxDevices; from 1.35 only for slices without counters and taints, and ours have both."""
 
 DEVICES_WITH_COUNTERS_OR_TAINTS = 64
 """ResourceSliceMaxDevicesWithAdvancedFeatures, from 1.35: if any device of the slice uses either."""

@@ -72,8 +72,10 @@ def _counters(facts: GpuFacts, geometry: Geometry) -> dict[str, str]:
     """The counter set of the GPU; see the preface for what each value is."""
     memory = max(facts.memory, largest_sum(geometry, lambda profile: profile.memory))
     counters = {names.MEMORY_COUNTER: quantity.memory(MiB(memory))}
+    totals, scarce = engine_totals(geometry), scarce_engines(geometry)
     for capacity, engine in names.CAPACITIES.items():
-        counters[names.counter_name(capacity)] = str(_engine_counter(geometry, engine))
+        total = scarce[engine] if engine in scarce else _unlimited(geometry, totals, engine)
+        counters[names.counter_name(capacity)] = str(total)
     for profile, count in capped_profiles(geometry).items():
         counters[names.instances_counter(profile)] = str(count)
     for i in range(geometry.memory_slices):
@@ -88,12 +90,10 @@ def _counters(facts: GpuFacts, geometry: Geometry) -> dict[str, str]:
     return counters
 
 
-def _engine_counter(geometry: Geometry, engine: str) -> int:
-    """A scarce engine's total; for others at least the largest sum of any disjoint set."""
-    total: int = getattr(engine_totals(geometry), engine)
-    if engine in scarce_engines(geometry):
-        return total
-    return max(total, largest_sum(geometry, lambda profile: getattr(profile.engines, engine)))
+def _unlimited(geometry: Geometry, totals: Engines, engine: str) -> int:
+    """A count that no disjoint set exceeds, for an engine that is no limit."""
+    listed: int = getattr(totals, engine)
+    return max(listed, largest_sum(geometry, lambda profile: int(getattr(profile.engines, engine))))
 
 
 def _partition_devices(facts: GpuFacts, geometry: Geometry, offered: frozenset[GiProfileId]) -> Iterable[Device]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dynamig.dra import quantity
-from dynamig.dra.limits import DEVICES, NAME_LENGTH, SliceLimits, limits_for
+from dynamig.dra.limits import NAME_LENGTH, SliceLimits, limits_for
 from dynamig.dra.model import AttributeValue, Device, Pool, Taint
 from dynamig.dra.version import Version
 from dynamig.errors import Refused
@@ -32,7 +32,7 @@ def resource_slices(
     counters = [_counter_set(pool)] if pool.counters else []
     if limits.separate:
         contents = [{"sharedCounters": counters}] if counters else []
-        contents += [{"devices": chunk} for chunk in _chunks(devices, _devices_per_slice(pool, limits))]
+        contents += [{"devices": chunk} for chunk in _chunks(devices, limits.devices)]
     else:
         _check_one_slice(pool, limits)
         contents = [{"sharedCounters": counters, "devices": devices} if counters else {"devices": devices}]
@@ -116,11 +116,6 @@ def _check_one_slice(pool: Pool, limits: SliceLimits) -> None:
             f" Kubernetes 1.34 takes {limits.devices} and {limits.consumed_counters} at most, in one slice",
             "offer fewer profiles of this GPU, or update Kubernetes",
         )
-
-
-def _devices_per_slice(pool: Pool, limits: SliceLimits) -> int:
-    advanced = any(device.consumes or device.taints for device in pool.devices)
-    return limits.devices if advanced else DEVICES
 
 
 def _chunks(devices: list[dict[str, Any]], size: int) -> Iterable[list[dict[str, Any]]]:

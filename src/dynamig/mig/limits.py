@@ -84,15 +84,16 @@ def scarce_engines(geometry: Geometry) -> Mapping[str, int]:
     totals = engine_totals(geometry)
     scarce: dict[str, int] = {}
     for engine in MEDIA_ENGINES:
-
-        def takes(profile: GiProfile, engine: str = engine) -> int:
-            return int(getattr(profile.engines, engine))
-
         total: int = getattr(totals, engine)
-        refuted = any(takes(p) * instances_at_most(p) > total for p in geometry.profiles)
-        if largest_sum(geometry, takes) > total and not refuted:
+        amount = _amount_of(engine)
+        refuted = any(amount(p) * instances_at_most(p) > total for p in geometry.profiles)
+        if largest_sum(geometry, amount) > total and not refuted:
             scarce[engine] = total
     return scarce
+
+
+def _amount_of(engine: str) -> Callable[[GiProfile], int]:
+    return lambda profile: int(getattr(profile.engines, engine))
 
 
 def capped_profiles(geometry: Geometry) -> Mapping[GiProfileId, int]:

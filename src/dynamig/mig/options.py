@@ -60,6 +60,12 @@ class Options:
         take = self.limits.takes[self.geometry.profile(partition.profile).id]
         return Occupied(before.slices | partition.placement.mask, before.taken + take)
 
+    def allows(self, state: Occupied, partition: Partition) -> bool:
+        """Whether this one partition could be created now; the same answer as its bit in `possible`."""
+        if state.slices & partition.placement.mask:
+            return False
+        return self.limits.allow(state.taken + self.limits.takes[partition.profile])
+
     def possible(self, state: Occupied) -> int:
         """The bit set of partitions that could be created now."""
         closed = 0

@@ -47,8 +47,9 @@ class Table:
 
     def fits(self, live: Iterable[Partition], new: Partition) -> bool:
         """Whether NVML would create `new` beside `live`."""
+        self.index(new)
         state = self._options.occupied(live)
-        return bool(self._options.possible(state) >> self.index(new) & 1)
+        return self._options.allows(state, new)
 
     def possible(self, live: Iterable[Partition]) -> tuple[Partition, ...]:
         """Everything that could be created beside `live`, in publishing order."""
@@ -95,7 +96,7 @@ class Table:
         wanted = self.geometry.profile(profile)
         state, count = self._options.occupied(live), 0
         for partition in sorted(wanted.partitions()):
-            if self._options.possible(state) >> self.index(partition) & 1:
+            if self._options.allows(state, partition):
                 state, count = self._options.after(state, partition), count + 1
         return count
 

@@ -79,14 +79,11 @@ class Nvml:
         return found
 
     def uuid_of(self, ci: Any) -> str:
-        """The MIG device of a compute instance, by its (GI, CI)."""
+        """The UUID of a compute instance's MIG device, asked by ids: indices move while others destroy theirs."""
         info = pynvml.nvmlComputeInstanceGetInfo(ci)
         gi = pynvml.nvmlGpuInstanceGetInfo(info.gpuInstance)
-        for mig in self.mig_devices(pynvml.nvmlDeviceGetIndex(info.device)):
-            ids = pynvml.nvmlDeviceGetGpuInstanceId(mig), pynvml.nvmlDeviceGetComputeInstanceId(mig)
-            if ids == (gi.id, info.id):
-                return str(pynvml.nvmlDeviceGetUUID(mig))
-        raise LookupError((gi.id, info.id))
+        by_ids = f"MIG-{pynvml.nvmlDeviceGetUUID(info.device)}/{gi.id}/{info.id}"
+        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(by_ids)))
 
 
 def _until_invalid(ask: Any) -> Iterator[Any]:
@@ -150,6 +147,4 @@ def run_python(emulator: Emulator, script: str, *arguments: str, **more: str) ->
 
 def nvml_list(emulator: Emulator, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(find_library().parent / "nvml-list"), *arguments]
-    return subprocess.run(
-        command, env=environment(emulator), capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run(command, env=environment(emulator), capture_output=True, text=True, timeout=60, check=False)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dynamig.dra import Taint, Version, gpu_pool, read_pools, resource_slices
 from dynamig.errors import Refused
+from dynamig.mig import Geometry, GiProfileId
 from tests.unit.dra.gpus import facts
-from tests.unit.mig.models import BY_HAND
+from tests.unit.mig.models import BY_HAND, profile
 
 Slice = dict[str, Any]
 
@@ -52,6 +54,23 @@ def test_pools_are_told_apart_and_sorted() -> None:
     pools = read_pools(slices(number=1) + slices(number=0))
     assert [pool.name for pool in pools] == ["n1/gpu-0", "n1/gpu-1"]
     assert read_pools([]) == ()
+
+
+def test_devices_are_read_in_the_order_of_slice_names() -> None:
+    ones = profile("1x", 1, 0, 1, 1, (1, 0, 0, 0, 0, 0), 16, tuple(range(16)), 1)
+    many = Geometry(tuple(replace(ones, id=GiProfileId(id)) for id in range(9)))
+    pool = gpu_pool("n1", facts(geometry=many))
+    written = resource_slices(pool, driver="gpu.nvidia.com", node="n1", generation=1)
+    assert len(written) == 4
+    (read,) = read_pools(reversed(written))
+    assert [device.name for device in read.devices] == [device.name for device in pool.devices]
+
+
+def test_a_consumption_of_zero_takes_no_memory_slice() -> None:
+    counters, devices = slices()
+    devices["spec"]["devices"][0]["consumesCounters"][0]["counters"]["memory-slice-0"] = {"value": "0"}
+    (pool,) = read_pools([counters, devices])
+    assert pool.devices[0].memory_slices == (6,)
 
 
 def test_the_newest_generation_counts() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from dynamig.mig import Geometry, Partition, first_fit_order
-from tests.unit.mig.models import A30, BY_HAND, H100, RTX_PRO_6000
+from tests.unit.mig.models import A30, BY_HAND, H100, RTX_PRO_6000, profile
 
 
 def starts(geometry: Geometry, order: Iterable[Partition]) -> dict[str, list[int]]:
@@ -55,10 +55,24 @@ def test_the_order_in_which_nvml_lists_profiles_does_not_matter(name: str) -> No
     assert first_fit_order(Geometry(geometry.profiles[::-1])) == first_fit_order(geometry)
 
 
-def test_only_offered_profiles_count_as_lost() -> None:
-    """With 1g and 4g alone, 7 and 3g are nothing to protect, but 4g still is."""
-    ones_and_four = [p.id for p in H100.profiles if p.name in ("1g.10gb", "4g.40gb")]
-    assert starts(H100, first_fit_order(H100, ones_and_four)) == {
-        "1g.10gb": [4, 5, 6, 0, 1, 2, 3],
-        "4g.40gb": [0],
-    }
+@pytest.mark.parametrize(
+    ("offered", "order"),
+    [
+        (("1g.10gb", "4g.40gb"), [4, 5, 6, 0, 1, 2, 3]),  # 4g on the left is all there is to protect
+        (("1g.10gb", "3g.40gb"), [0, 1, 2, 3, 4, 5, 6]),  # the left half is full with four
+        (("1g.10gb", "2g.20gb", "3g.40gb"), [6, 4, 5, 0, 1, 2, 3]),  # after 6, slice 4 costs only a 2g
+    ],
+)
+def test_only_offered_profiles_count_as_lost(offered: tuple[str, ...], order: list[int]) -> None:
+    ids = [p.id for p in H100.profiles if p.name in offered]
+    found = starts(H100, first_fit_order(H100, ids))
+    assert found["1g.10gb"] == order
+    assert tuple(found) == offered
+
+
+def test_among_equal_memory_slices_fewer_compute_slices_come_first() -> None:
+    big, small = (
+        profile(name, id, 0, compute, 10, (1, 0, 0, 0, 0, 0), 1, (0,), 2)
+        for name, id, compute in (("big", 1, 2), ("small", 2, 1))
+    )
+    assert [p.profile for p in first_fit_order(Geometry((big, small)))] == [2, 1]

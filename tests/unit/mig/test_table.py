@@ -108,6 +108,15 @@ def test_blocking_names_who_is_in_the_way(h100: Table) -> None:
     assert h100.blocking(live, at(ONE, 3)) == ()
 
 
+def test_who_only_holds_engines_is_in_the_way_only_if_they_are_short() -> None:
+    """Two plus one decoders of four: the 1g on the right is not what keeps the other 2g from the left half."""
+    table = Table(RTX_PRO_6000)
+    plain, quarter = Partition(GiProfileId(5), Placement(0, 6)), Partition(GiProfileId(14), Placement(6, 3))
+    assert table.blocking([plain, quarter], Partition(GiProfileId(35), Placement(0, 6))) == (plain,)
+    all_media = Partition(GiProfileId(64), Placement(0, 6))
+    assert table.blocking([plain, quarter], all_media) == (plain, quarter)
+
+
 def test_live_instances_may_be_unlisted_or_overlap(h100: Table) -> None:
     """A quarantined instance takes its slices, whatever NVML lists today."""
     stray = Partition(TWO, Placement(5, 2))

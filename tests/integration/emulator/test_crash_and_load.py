@@ -1,0 +1,260 @@
+"""Many processes on one node, some of them killed in the middle of a call: no reader ever sees half a change."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from dynamig.mig import Engines, Geometry, GiProfile, GiProfileId, Limits, MiB, NvmlProfile, Partition, Placement
+from dynamig.testing.emulator import Emulator, SeenGpu, load_geometry
+from tests.integration.emulator.clients import IN_USE, INVALID_ARGUMENT, NO_ROOM, NOT_FOUND, Nvml, code_of, open_nvml
+from tests.integration.emulator.conftest import Make
+
+ROUNDS = 250
+OPERATIONS = 10_000
+
+
+def forked(work: Callable[[], Any]) -> tuple[int, int]:
+    """(pid, descriptor): a child that does the work on the NVML it inherited and sends what it returns."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, reading
+    code = 1
+    try:
+        os.close(reading)
+        with os.fdopen(writing, "wb") as out:
+            pickle.dump(work(), out)
+        code = 0
+    finally:
+        if code:
+            traceback.print_exc()
+        os._exit(code)
+
+
+def result(pid: int, descriptor: int) -> Any:
+    with os.fdopen(descriptor, "rb") as sent:
+        data = sent.read()
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    return pickle.loads(data)
+
+
+TAKEN_BY_THE_OTHER = {INVALID_ARGUMENT, NOT_FOUND, IN_USE, NO_ROOM}
+"""What a writer may hear of instances that another writer has just destroyed, filled or crowded out."""
+
+
+def churn(nvml: Nvml, seed: int) -> None:
+    """Make, fill, empty and destroy for ever, on whatever is there."""
+    dice = random.Random(seed)
+    while True:
+        try:
+            gi = nvml.create_anywhere(dice.choice((19, 14, 9, 15)), gpu := dice.randrange(2))
+            ci = nvml.fill(gi)
+            if dice.random() < 0.8:
+                pynvml.nvmlComputeInstanceDestroy(ci)
+                pynvml.nvmlGpuInstanceDestroy(gi)
+            else:
+                sweep(nvml, gpu, dice)
+        except pynvml.NVMLError as error:
+            if error.value not in TAKEN_BY_THE_OTHER:
+                raise
+
+
+def sweep(nvml: Nvml, gpu: int, dice: random.Random) -> None:
+    """Destroy some of what lives on the GPU, by id, as a restarted client would."""
+    handle = nvml.gpu(gpu)
+    for gi_id in range(15):
+        if code_of(pynvml.nvmlDeviceGetGpuInstanceById, handle, gi_id) or dice.random() < 0.4:
+            continue
+        gi = pynvml.nvmlDeviceGetGpuInstanceById(handle, gi_id)
+        for ci_id in range(8):
+            if code_of(pynvml.nvmlGpuInstanceGetComputeInstanceById, gi, ci_id) == 0:
+                pynvml.nvmlComputeInstanceDestroy(pynvml.nvmlGpuInstanceGetComputeInstanceById(gi, ci_id))
+        pynvml.nvmlGpuInstanceDestroy(gi)
+
+
+def check_gpu(gpu: SeenGpu) -> None:
+    """No memory slice twice, no id twice, no compute instance without its GPU instance, no UUID twice."""
+    slices = [s for gi in gpu.gpu_instances for s in range(gi.start, gi.start + gi.size)]
+    assert len(slices) == len(set(slices))
+    assert all(s < gpu.memory_slices for s in slices)
+    ids = [gi.gi_id for gi in gpu.gpu_instances]
+    assert len(ids) == len(set(ids))
+    uuids = [ci.mig_uuid for gi in gpu.gpu_instances for ci in gi.compute_instances]
+    assert len(uuids) == len(set(uuids))
+
+
+def check_tree(emulator: Emulator) -> None:
+    """Capability files and nodes are exactly those of the living."""
+    root, expected, numbers = emulator.directory, set(), {1, 2}
+    for gpu in emulator.show().gpus:
+        for gi in gpu.gpu_instances:
+            base = 3 + gpu.minor * 135 + gi.gi_id * 9
+            here = f"gpu{gpu.minor}/mig/gi{gi.gi_id}"
+            expected |= {f"{here}/access"} | {f"{here}/ci{ci.ci_id}/access" for ci in gi.compute_instances}
+            numbers |= {base} | {base + 1 + ci.ci_id for ci in gi.compute_instances}
+    caps = root / "proc/driver/nvidia/capabilities"
+    assert {str(p.relative_to(caps)) for p in caps.glob("gpu*/**/access")} == expected
+    assert {int(p.name.removeprefix("nvidia-cap")) for p in (root / "dev/nvidia-caps").iterdir()} == numbers
+
+
+def test_kill_at_any_instant_leaves_a_whole_node(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2", trace=False)
+    dice = random.Random(20240607)
+    with open_nvml(emulator) as nvml:
+        for number in range(ROUNDS):
+            writers = [forked(partial(churn, nvml, number * 2 + i)) for i in range(2)]
+            deadline = time.monotonic() + dice.uniform(0, 0.02)
+            while time.monotonic() < deadline:
+                for gpu in emulator.show().gpus:
+                    check_gpu(gpu)
+                nvml.mig_devices(0)
+            for pid, descriptor in writers:
+                os.kill(pid, signal.SIGKILL)
+                _, status = os.waitpid(pid, 0)
+                os.close(descriptor)
+                assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "the writer died by itself"
+            for gpu in emulator.show().gpus:
+                check_gpu(gpu)
+                visible = nvml.mig_devices(gpu.index)
+                assert len(visible) == sum(len(gi.compute_instances) for gi in gpu.gpu_instances)
+            pynvml.nvmlDeviceSetMigMode(nvml.gpu(0), 1)  # any writer heals the tree
+            check_tree(emulator)
+        assert emulator.show().revision > ROUNDS
+
+
+def owner(nvml: Nvml, seed: int, count: int) -> set[tuple[int, int, str]]:
+    """Random operations; returns what this process has made and not destroyed: (GPU, start, MIG UUID)."""
+    dice = random.Random(seed)
+    mine: list[tuple[int, Any, Any, str]] = []
+    for _ in range(count):
+        if mine and dice.random() < 0.5:
+            gpu, gi, ci, uuid = mine.pop(dice.randrange(len(mine)))
+            assert nvml.uuid_of(ci) == uuid
+            pynvml.nvmlComputeInstanceDestroy(ci)
+            pynvml.nvmlGpuInstanceDestroy(gi)
+            assert code_of(pynvml.nvmlGpuInstanceGetInfo, gi) == INVALID_ARGUMENT
+            continue
+        gpu = dice.randrange(2)
+        try:
+            gi = nvml.create(*dice.choice(((19, dice.randrange(7), 1), (14, 2 * dice.randrange(3), 2), (9, 4, 4))), gpu)
+        except pynvml.NVMLError_InsufficientResources:
+            continue
+        ci = nvml.fill(gi)
+        mine.append((gpu, gi, ci, nvml.uuid_of(ci)))
+    return {(gpu, nvml.start(gi), uuid) for gpu, gi, _, uuid in mine}
+
+
+def test_four_processes_never_take_from_each_other(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2", trace=False)
+    with open_nvml(emulator) as nvml:
+        workers = [forked(partial(owner, nvml, seed, 700)) for seed in range(4)]
+        owned = [result(*worker) for worker in workers]
+    together = set().union(*owned)
+    assert sum(map(len, owned)) == len(together)
+    seen = {
+        (gpu.index, gi.start, gi.compute_instances[0].mig_uuid)
+        for gpu in emulator.show().gpus
+        for gi in gpu.gpu_instances
+    }
+    assert seen == together
+    check_tree(emulator)
+
+
+def geometry(nvml: Nvml) -> Geometry:
+    """The GPU as dynamig.mig sees it, read from NVML."""
+    return Geometry(
+        tuple(
+            GiProfile(
+                id=GiProfileId(p.id),
+                nvml=NvmlProfile(0),
+                name=p.name,
+                compute_slices=p.sliceCount,
+                memory=MiB(p.memorySizeMB),
+                engines=Engines(
+                    p.multiprocessorCount, p.copyEngineCount, p.decoderCount, p.encoderCount, p.jpegCount, p.ofaCount
+                ),
+                max_instances=p.instanceCount,
+                placements=tuple(Placement(*at) for at in nvml.placements(p.id)),
+            )
+            for p in nvml.profiles()
+        )
+    )
+
+
+def expected_code(model: Geometry, limits: Limits, live: list[Partition], wanted: Partition) -> int:
+    if wanted not in model.partitions():
+        return INVALID_ARGUMENT
+    free = not any(wanted.placement.overlaps(other.placement) for other in live)
+    return 0 if free and limits.allow(limits.taken([*live, wanted])) else NO_ROOM
+
+
+def most_more(model: Geometry, limits: Limits, live: list[Partition], profile: GiProfile) -> int:
+    """How many more of one profile the pure model can add, one after the other from the left."""
+    added: list[Partition] = []
+    for partition in profile.partitions():
+        if expected_code(model, limits, [*live, *added], partition) == 0:
+            added.append(partition)
+    return len(added)
+
+
+def attempt(nvml: Nvml, wanted: Partition, made: list[Any]) -> None:
+    made.append(nvml.create(wanted.profile, wanted.placement.start, wanted.placement.size))
+
+
+@pytest.mark.parametrize("key", sorted(load_geometry().models))
+def test_random_operations_agree_with_the_pure_model(make: Make, key: str) -> None:
+    dice = random.Random(key)
+    with open_nvml(make(key, trace=False)) as nvml:
+        model = geometry(nvml)
+        limits, live = Limits.of(model), dict[Partition, Any]()
+        for _ in range(OPERATIONS // len(load_geometry().models)):
+            if live and dice.random() < 0.35:
+                gone = dice.choice(sorted(live))
+                gi = live.pop(gone)
+                assert nvml.start(gi) == gone.placement.start
+                pynvml.nvmlGpuInstanceDestroy(gi)
+                continue
+            profile = dice.choice(model.profiles)
+            wanted = Partition(profile.id, Placement(dice.randrange(model.memory_slices), profile.size))
+            expected = expected_code(model, limits, sorted(live), wanted)
+            room = most_more(model, limits, sorted(live), profile)
+            assert nvml.free(profile.id) == room
+            made: list[Any] = []
+            code = code_of(partial(attempt, nvml, wanted, made))
+            assert code == expected, (wanted, sorted(live))
+            if made:
+                live[wanted] = made[0]
+
+
+def test_the_last_holder_of_a_lock_may_die_with_it(make: Make, tmp_path: Path) -> None:
+    emulator = make()
+    script = tmp_path / "locked"
+
+    def hold_the_lock() -> None:
+        with emulator.hold(0):
+            script.touch()
+            time.sleep(60)
+
+    with open_nvml(emulator) as nvml:
+        pid, descriptor = forked(hold_the_lock)
+        while not script.exists():
+            time.sleep(0.005)
+        assert code_of(nvml.create, 19, 0, 1) == IN_USE
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(descriptor)
+        assert code_of(nvml.create, 19, 0, 1) == 0

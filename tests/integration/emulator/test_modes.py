@@ -1,0 +1,114 @@
+"""MIG mode, reset and reboot on Ampere and Hopper (C-12), renumbering, a node in a passthrough VM."""
+
+import pynvml
+import pytest
+
+from dynamig.errors import Unavailable
+from tests.integration.emulator.clients import NOT_SUPPORTED, code_of, open_nvml
+from tests.integration.emulator.conftest import Make
+
+IN_USE, RESET_REQUIRED = 19, 16
+
+
+def test_reboot_ends_all_instances_and_the_mode_from_hopper_on(make: Make) -> None:
+    emulator = make("a100-40gb,h100-80gb-sxm5")
+    with open_nvml(emulator) as nvml:
+        before = [nvml.uuid_of(nvml.fill(nvml.create(9, 4, 4, gpu))) for gpu in (0, 1)]
+    boot = emulator.show().boot_id
+    after = emulator.reboot()
+    assert after.boot_id != boot
+    assert (emulator.directory / "proc/sys/kernel/random/boot_id").read_text().strip() == after.boot_id
+    assert [(gpu.mig, gpu.gpu_instances) for gpu in after.gpus] == [(True, ()), (False, ())]
+    with open_nvml(emulator) as nvml:
+        assert code_of(nvml.create, 9, 4, 4, 1) == NOT_SUPPORTED
+        assert pynvml.nvmlDeviceSetMigMode(nvml.gpu(1), 1) == 0
+        again = [nvml.uuid_of(nvml.fill(nvml.create(9, 4, 4, gpu))) for gpu in (0, 1)]
+    assert set(again).isdisjoint(before)
+
+
+def test_hopper_switches_at_once(make: Make) -> None:
+    with open_nvml(make(mig=False)) as nvml:
+        assert pynvml.nvmlDeviceSetMigMode(nvml.gpu(), 1) == 0
+        assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [1, 1]
+        assert pynvml.nvmlDeviceGetMaxMigDeviceCount(nvml.gpu()) == 7
+
+
+def test_ampere_waits_for_a_reset_and_keeps_the_mode(make: Make) -> None:
+    emulator = make("a100-40gb", mig=False)
+    with open_nvml(emulator) as nvml:
+        assert pynvml.nvmlDeviceSetMigMode(nvml.gpu(), 1) == RESET_REQUIRED
+        assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [0, 1]
+        assert code_of(nvml.create, 19, 0, 1) == NOT_SUPPORTED
+        emulator.reset(0)
+        assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [1, 1]
+        nvml.create(19, 0, 1)
+        assert emulator.reboot().gpus[0].mig
+
+
+def test_a_pending_switch_can_be_taken_back(make: Make) -> None:
+    with open_nvml(make("a100-40gb", mig=False)) as nvml:
+        pynvml.nvmlDeviceSetMigMode(nvml.gpu(), 1)
+        assert pynvml.nvmlDeviceSetMigMode(nvml.gpu(), 0) == 0
+        assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [0, 0]
+
+
+def test_a_held_gpu_leaves_the_switch_pending(make: Make) -> None:
+    emulator = make(mig=False)
+    with open_nvml(emulator) as nvml, emulator.hold(0):
+        assert pynvml.nvmlDeviceSetMigMode(nvml.gpu(), 1) == IN_USE
+        assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [0, 1]
+
+
+def test_a_passthrough_vm_cannot_reset_its_gpu(make: Make) -> None:
+    with open_nvml(make(mig=False, virtualization="passthrough")) as nvml:
+        assert pynvml.nvmlDeviceSetMigMode(nvml.gpu(), 1) == RESET_REQUIRED
+        assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [0, 1]
+
+
+def test_reset_refuses_while_a_program_runs(make: Make) -> None:
+    emulator = make()
+    with open_nvml(emulator) as nvml:
+        gi = nvml.info(nvml.create(9, 4, 4)).id
+    with emulator.hold(0, gi), pytest.raises(Unavailable, match="held"):
+        emulator.reset(0)
+    emulator.reset(0)
+    assert emulator.show().gpus[0].gpu_instances == ()
+
+
+def test_after_a_reset_the_next_writer_puts_the_files_right(make: Make) -> None:
+    emulator = make()
+    with open_nvml(emulator) as nvml:
+        nvml.fill(nvml.create(9, 4, 4))
+        emulator.reset(0)
+        nvml.create(19, 0, 1)
+    caps = emulator.directory / "proc/driver/nvidia/capabilities/gpu0/mig"
+    assert len(list(caps.iterdir())) == 1
+    assert len(list((emulator.directory / "dev/nvidia-caps").iterdir())) == 3
+
+
+def test_a_switch_may_renumber_the_gpu(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2", mig=False, renumber=True)
+    with open_nvml(emulator) as nvml:
+        pynvml.nvmlDeviceSetMigMode(nvml.gpu(), 1)
+        assert [pynvml.nvmlDeviceGetMinorNumber(nvml.gpu(g)) for g in (0, 1)] == [2, 1]
+        nvml.fill(nvml.create(9, 4, 4))
+        pynvml.nvmlDeviceSetMigMode(nvml.gpu(1), 1)
+        assert [pynvml.nvmlDeviceGetMinorNumber(nvml.gpu(g)) for g in (0, 1)] == [2, 0]
+        assert len(nvml.mig_devices()) == 1
+    root = emulator.directory
+    assert sorted(p.name for p in (root / "dev").glob("nvidia[0-9]")) == ["nvidia0", "nvidia2"]
+    assert {p.name for p in (root / "proc/driver/nvidia/capabilities").iterdir()} == {"gpu0", "gpu2", "mig"}
+    minors = [f.read_text().split("Device Minor: \t ")[1][0] for f in sorted(root.glob("proc/driver/nvidia/gpus/*/*"))]
+    assert minors == ["2", "0"]
+
+
+def test_a_lost_gpu_answers_so_and_can_come_back(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2")
+    with open_nvml(emulator) as nvml:
+        lost, other = nvml.gpu(0), nvml.gpu(1)
+        emulator.lose(0)
+        assert code_of(pynvml.nvmlDeviceGetUUID, lost) == code_of(nvml.gpu, 0) == 15
+        assert pynvml.nvmlDeviceGetCount() == 2
+        assert code_of(pynvml.nvmlDeviceGetUUID, other) == 0
+        emulator.lose(0, lost=False)
+        assert code_of(pynvml.nvmlDeviceGetUUID, lost) == 0

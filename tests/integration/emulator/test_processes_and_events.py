@@ -1,0 +1,122 @@
+"""Programs on instances (IN_USE), and events that clients wait for."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pynvml
+import pytest
+
+from dynamig.errors import Refused
+from dynamig.testing.emulator import Emulator
+from tests.integration.emulator.clients import IN_USE, Nvml, code_of, environment, open_nvml
+from tests.integration.emulator.conftest import Make
+
+Client = tuple[Emulator, Nvml]
+
+
+def test_a_held_instance_cannot_be_destroyed_and_says_who_holds_it(nvml: Client) -> None:
+    emulator, client = nvml
+    gi = client.create(9, 4, 4)
+    ci = client.fill(gi)
+    [mig] = client.mig_devices()
+    assert pynvml.nvmlDeviceGetComputeRunningProcesses(mig) == []
+    with emulator.hold(0, client.info(gi).id):
+        assert code_of(pynvml.nvmlComputeInstanceDestroy, ci) == IN_USE
+        assert [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(mig)] == [os.getpid()]
+        assert [p.gpuInstanceId for p in pynvml.nvmlDeviceGetComputeRunningProcesses(client.gpu())] == [
+            client.info(gi).id
+        ]
+    pynvml.nvmlComputeInstanceDestroy(ci)
+    pynvml.nvmlGpuInstanceDestroy(gi)
+
+
+def test_a_neighbour_is_not_busy(nvml: Client) -> None:
+    emulator, client = nvml
+    busy, idle = client.create(9, 4, 4), client.create(9, 0, 4)
+    with emulator.hold(0, client.info(busy).id):
+        assert code_of(pynvml.nvmlGpuInstanceDestroy, busy) == IN_USE
+        assert code_of(pynvml.nvmlGpuInstanceDestroy, idle) == 0
+
+
+def test_nothing_can_be_made_while_somebody_holds_the_whole_gpu(nvml: Client) -> None:
+    emulator, client = nvml
+    with emulator.hold(0):
+        assert code_of(client.create, 19, 0, 1) == IN_USE
+    assert code_of(client.create, 19, 0, 1) == 0
+
+
+def test_a_client_that_behaves_like_cuda_holds_what_it_sees_until_it_dies(make: Make) -> None:
+    emulator = make()
+    script = "import pynvml, sys; pynvml.nvmlInit(); print('on', flush=True); sys.stdin.read()"
+    with open_nvml(emulator) as nvml:
+        gi = nvml.create(9, 4, 4)
+        ci = nvml.fill(gi)
+        program = subprocess.Popen(
+            [sys.executable, "-c", script],
+            env=environment(emulator, DYNAMIG_EMULATOR_HOLD="1"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"on\n"
+        assert code_of(pynvml.nvmlComputeInstanceDestroy, ci) == IN_USE
+        program.kill()
+        program.communicate()
+        assert code_of(pynvml.nvmlComputeInstanceDestroy, ci) == 0
+
+
+def test_too_small_a_list_says_how_many_there_are(nvml: Client) -> None:
+    import ctypes
+
+    emulator, client = nvml
+    ask = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetComputeRunningProcesses_v3")
+    count = ctypes.c_uint(0)
+    assert ask(client.gpu(), ctypes.byref(count), None) == 0
+    with emulator.hold(0):
+        assert ask(client.gpu(), ctypes.byref(count), None) == 7
+        assert count.value == 1
+
+
+def test_holding_what_is_not_there_is_refused(make: Make) -> None:
+    with pytest.raises(Refused, match="no GPU instance 3"), make().hold(0, 3):
+        pass
+
+
+def test_an_xid_reaches_those_who_registered_and_only_from_then_on(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2")
+    emulator.xid(0, 13)
+    with open_nvml(emulator) as nvml:
+        events = pynvml.nvmlEventSetCreate()
+        pynvml.nvmlDeviceRegisterEvents(nvml.gpu(1), 0x8, events)
+        assert code_of(pynvml.nvmlEventSetWait, events, 20) == 10
+        emulator.xid(0, 31)
+        emulator.xid(1, 79, gi_id=5, ci_id=0)
+        event = pynvml.nvmlEventSetWait(events, 1000)
+        assert (event.eventType, event.eventData) == (8, 79)
+        assert (event.gpuInstanceId, event.computeInstanceId) == (5, 0)
+        assert pynvml.nvmlDeviceGetUUID(event.device) == pynvml.nvmlDeviceGetUUID(nvml.gpu(1))
+        pynvml.nvmlEventSetFree(events)
+        assert code_of(pynvml.nvmlEventSetWait, events, 20) == 2
+
+
+def test_changes_of_instances_are_events_and_waiting_blocks_nobody(nvml: Client) -> None:
+    _, client = nvml
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(client.gpu(), 0x100, events)
+    got: list[int] = []
+    waiter = threading.Thread(target=lambda: got.append(pynvml.nvmlEventSetWait(events, 5000).eventType))
+    waiter.start()
+    time.sleep(0.05)
+    client.create(9, 4, 4)
+    waiter.join(5)
+    assert got == [0x100]
+
+
+def test_types_that_are_not_supported_are_refused(nvml: Client) -> None:
+    _, client = nvml
+    assert pynvml.nvmlDeviceGetSupportedEventTypes(client.gpu()) == 0x108
+    events = pynvml.nvmlEventSetCreate()
+    assert code_of(pynvml.nvmlDeviceRegisterEvents, client.gpu(), 0x1, events) == 3

@@ -1,0 +1,235 @@
+"""As strict as the card: illegal starts, overlaps, a second +me, MIG off, foreign profiles (C-09)."""
+
+import ctypes
+
+import pynvml
+import pytest
+
+from dynamig.testing.emulator import Emulator, GpuModel, load_geometry
+from tests.integration.emulator.clients import (
+    IN_USE,
+    INVALID_ARGUMENT,
+    NO_ROOM,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    VERSION_MISMATCH,
+    Nvml,
+    code_of,
+    open_nvml,
+)
+from tests.integration.emulator.conftest import Make
+
+MODELS = load_geometry().models
+Client = tuple[Emulator, Nvml]
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+def test_illegal_starts_and_sizes_are_invalid_arguments(make: Make, model: GpuModel) -> None:
+    with open_nvml(make(model.key)) as nvml:
+        for profile in model.profiles:
+            for start in set(range(model.memory_slices + 2)) - set(profile.starts):
+                assert code_of(nvml.create, profile.id, start, profile.memory_slices) == INVALID_ARGUMENT
+            assert code_of(nvml.create, profile.id, profile.starts[0], profile.memory_slices + 1) == INVALID_ARGUMENT
+        assert code_of(nvml.create, 99, 0, 1) == INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+def test_two_placements_coexist_exactly_if_they_share_no_slice_and_no_scarce_engine(
+    make: Make, model: GpuModel
+) -> None:
+    places = [(p, s) for p in model.profiles for s in p.starts]
+    with open_nvml(make(model.key)) as nvml:
+        for first, at in places:
+            gi = nvml.create(first.id, at, first.memory_slices)
+            for second, start in places:
+                apart = at + first.memory_slices <= start or start + second.memory_slices <= at
+                one_ofa = first.ofa_engines + second.ofa_engines <= 1
+                expected = 0 if apart and one_ofa else NO_ROOM
+                code = code_of(nvml.create, second.id, start, second.memory_slices)
+                assert code == expected, (first.name, at, second.name, start)
+                if code == 0:
+                    [other] = [g for g in live(second.id) if nvml.start(g) == start]
+                    pynvml.nvmlGpuInstanceDestroy(other)
+            pynvml.nvmlGpuInstanceDestroy(gi)
+
+
+def live(profile_id: int, gpu: int = 0) -> list[object]:
+    handle, count = pynvml.nvmlDeviceGetHandleByIndex(gpu), ctypes.c_uint()
+    found = (pynvml.c_nvmlGpuInstance_t * 64)()
+    pynvml.nvmlDeviceGetGpuInstances(handle, profile_id, found, ctypes.byref(count))
+    return list(found[: count.value])
+
+
+def test_with_mig_off_profiles_are_told_and_nothing_can_be_made(make: Make) -> None:
+    with open_nvml(make(mig=False)) as nvml:
+        assert len(nvml.profiles()) == 7
+        assert nvml.placements(9) == [(0, 4), (4, 4)]
+        assert code_of(nvml.create, 19, 0, 1) == NOT_SUPPORTED
+        assert code_of(live, 19) == NOT_SUPPORTED
+        assert code_of(pynvml.nvmlDeviceGetGpuInstanceById, nvml.gpu(), 7) == NOT_SUPPORTED
+        assert pynvml.nvmlDeviceGetMaxMigDeviceCount(nvml.gpu()) == 0
+
+
+@pytest.mark.parametrize(("version", "listed"), [("535.288.01", 0), ("550.90.07", 7)])
+def test_old_drivers_hide_profiles_while_mig_is_off(make: Make, version: str, listed: int) -> None:
+    with open_nvml(make(mig=False, driver_version=version)) as nvml:
+        assert len(nvml.profiles()) == listed
+    with open_nvml(make(mig=True, driver_version=version)) as nvml:
+        assert len(nvml.profiles()) == 7
+
+
+def test_a_vgpu_guest_cannot_change_its_geometry(make: Make) -> None:
+    with open_nvml(make(virtualization="vgpu")) as nvml:
+        assert pynvml.nvmlDeviceGetVirtualizationMode(nvml.gpu()) == 2
+        assert code_of(nvml.create, 19, 0, 1) == NOT_SUPPORTED
+        assert code_of(pynvml.nvmlDeviceSetMigMode, nvml.gpu(), 0) == NOT_SUPPORTED
+
+
+def test_profile_ids_of_other_gpus_are_not_supported_here(nvml: Client) -> None:
+    _, client = nvml
+    assert code_of(client.free, 21) == NOT_SUPPORTED
+    assert code_of(client.placements, 21) == NOT_SUPPORTED
+    assert code_of(pynvml.nvmlDeviceGetGpuInstanceProfileInfoById, client.gpu(), 21) == NOT_SUPPORTED
+
+
+def test_instances_that_are_not_there_are_not_found(nvml: Client) -> None:
+    _, client = nvml
+    assert code_of(pynvml.nvmlDeviceGetGpuInstanceById, client.gpu(), 7) == NOT_FOUND
+    gi = client.create(9, 4, 4)
+    assert code_of(pynvml.nvmlGpuInstanceGetComputeInstanceById, gi, 0) == NOT_FOUND
+    assert code_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, client.gpu(), 0) == NOT_FOUND
+    assert code_of(pynvml.nvmlDeviceGetHandleByUUID, "MIG-" + "0" * 8 + "-0000-5000-8000-" + "0" * 12) == NOT_FOUND
+    assert live(19) == []
+
+
+def test_handles_of_dead_instances_fail_and_do_not_mean_their_successors(nvml: Client) -> None:
+    _, client = nvml
+    gi = client.create(14, 0, 2)
+    ci = client.fill(gi)
+    [mig] = client.mig_devices()
+    pynvml.nvmlComputeInstanceDestroy(ci)
+    pynvml.nvmlGpuInstanceDestroy(gi)
+    again = client.create(14, 0, 2)
+    client.fill(again)
+    assert client.info(again).id  # the id is given again at once, the handle is not
+    assert code_of(client.info, gi) == INVALID_ARGUMENT
+    assert code_of(pynvml.nvmlComputeInstanceGetInfo, ci) == INVALID_ARGUMENT
+    assert code_of(pynvml.nvmlDeviceGetUUID, mig) == INVALID_ARGUMENT
+    assert code_of(pynvml.nvmlGpuInstanceDestroy, gi) == INVALID_ARGUMENT
+
+
+def test_handles_that_never_were_are_refused(nvml: Client) -> None:
+    for value in (0x1000, 0xD900000000000000, 0xD9F0000000000000, 2**64 - 1):
+        device = ctypes.cast(value, pynvml.c_nvmlDevice_t)
+        assert code_of(pynvml.nvmlDeviceGetUUID, device) == INVALID_ARGUMENT
+        gi = ctypes.cast(value, pynvml.c_nvmlGpuInstance_t)
+        assert code_of(pynvml.nvmlGpuInstanceGetInfo, gi) == INVALID_ARGUMENT
+
+
+def test_gpu_and_mig_handles_are_told_apart(nvml: Client) -> None:
+    _, client = nvml
+    client.fill(client.create(9, 4, 4))
+    [mig], gpu = client.mig_devices(), client.gpu()
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(mig).value == 1
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(gpu).value == 0
+    assert code_of(pynvml.nvmlDeviceGetAttributes, gpu) == NOT_SUPPORTED
+    assert code_of(pynvml.nvmlDeviceGetGpuInstanceId, gpu) == INVALID_ARGUMENT
+    assert code_of(pynvml.nvmlDeviceGetMinorNumber, mig) == NOT_SUPPORTED
+    assert code_of(pynvml.nvmlDeviceGetMigMode, mig) == INVALID_ARGUMENT
+    parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig)
+    assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(gpu)
+
+
+def test_a_mig_device_is_found_by_both_spellings_of_its_uuid(nvml: Client) -> None:
+    _, client = nvml
+    ci = client.fill(client.create(9, 4, 4))
+    info = pynvml.nvmlComputeInstanceGetInfo(ci)
+    gpu, gi = pynvml.nvmlDeviceGetUUID(client.gpu()), pynvml.nvmlGpuInstanceGetInfo(info.gpuInstance).id
+    now = client.uuid_of(ci)
+    for spelling in (now, now.upper(), f"MIG-{gpu}/{gi}/{info.id}", f"MIG-{gpu.removeprefix('GPU-')}/{gi}/{info.id}"):
+        assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(spelling)) == now
+
+
+def test_mig_indices_have_no_holes(nvml: Client) -> None:
+    _, client = nvml
+    made = [client.fill(client.create(19, start, 1)) for start in range(5)]
+    assert [pynvml.nvmlDeviceGetIndex(m) for m in client.mig_devices()] == list(range(5))
+    pynvml.nvmlComputeInstanceDestroy(made[2])
+    assert [pynvml.nvmlDeviceGetIndex(m) for m in client.mig_devices()] == list(range(4))
+
+
+def test_structures_of_other_versions_are_refused_and_never_written_to(nvml: Client) -> None:
+    _, client = nvml
+    ask = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetGpuInstanceProfileInfoV")
+    for version in (0, 152, 0x01000098, 0x04000098):
+        info = (ctypes.c_uint8 * 256)(*[0xAA] * 256)
+        ctypes.cast(info, ctypes.POINTER(ctypes.c_uint32))[0] = version
+        assert ask(client.gpu(), 0, info) == VERSION_MISMATCH
+        assert bytes(info)[4:] == b"\xaa" * 252
+
+
+@pytest.mark.parametrize(
+    ("version", "size", "slices", "count", "mib", "name"),
+    [(0x02000098, 152, 12, 16, 48, 56), (0x03000098, 152, 8, 12, 40, 48)],
+)
+def test_versions_2_and_3_have_their_own_offsets_and_end_where_they_end(
+    nvml: Client, version: int, size: int, slices: int, count: int, mib: int, name: int
+) -> None:
+    _, client = nvml
+    info = (ctypes.c_uint8 * 256)(*[0xAA] * 256)
+    ctypes.cast(info, ctypes.POINTER(ctypes.c_uint32))[0] = version
+    ask = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetGpuInstanceProfileInfoV")
+    assert ask(client.gpu(), 2, info) == 0
+    raw = bytes(info)
+    assert (raw[0:4], raw[4], raw[slices], raw[count]) == (version.to_bytes(4, "little"), 9, 3, 2)
+    assert int.from_bytes(raw[mib : mib + 8], "little") == 40448
+    assert raw[name:].split(b"\0")[0] == b"MIG 3g.40gb"
+    assert raw[size:] == b"\xaa" * (256 - size)
+
+
+def test_texts_never_leave_their_buffer(nvml: Client) -> None:
+    _, client = nvml
+    for function in ("nvmlDeviceGetName", "nvmlDeviceGetUUID"):
+        ask = pynvml._nvmlGetFunctionPointer(function)
+        whole = ctypes.create_string_buffer(b"\xaa" * 128, 128)
+        assert ask(client.gpu(), whole, 96) == 0
+        length = len(whole.value)
+        for room in (0, 1, length):
+            small = ctypes.create_string_buffer(b"\xaa" * 128, 128)
+            assert ask(client.gpu(), small, room) == 7
+            assert small.raw == b"\xaa" * 128
+        assert ask(client.gpu(), whole, length + 1) == 0
+
+
+def test_instances_keep_the_mode_and_a_refusal_leaves_the_status_unwritten(nvml: Client) -> None:
+    _, client = nvml
+    client.create(19, 0, 1)
+    status = ctypes.c_uint(0xAAAA)
+    ask = pynvml._nvmlGetFunctionPointer("nvmlDeviceSetMigMode")
+    assert ask(client.gpu(), 0, ctypes.byref(status)) == IN_USE
+    assert status.value == 0xAAAA
+    assert pynvml.nvmlDeviceGetMigMode(client.gpu()) == [1, 1]
+
+
+def test_arguments_that_are_not_there_are_invalid(nvml: Client) -> None:
+    _, client = nvml
+    gpu, gi = client.gpu(), client.create(9, 4, 4)
+    for name, arguments in {
+        "nvmlDeviceGetCount_v2": (None,),
+        "nvmlDeviceGetHandleByIndex_v2": (0, None),
+        "nvmlDeviceGetUUID": (gpu, None, 80),
+        "nvmlDeviceGetMigMode": (gpu, None, None),
+        "nvmlDeviceGetGpuInstanceProfileInfoV": (gpu, 0, None),
+        "nvmlDeviceCreateGpuInstanceWithPlacement": (gpu, 19, None, None),
+        "nvmlDeviceGetMemoryInfo": (gpu, None),
+        "nvmlGpuInstanceGetInfo": (gi, None),
+        "nvmlGpuInstanceCreateComputeInstance": (gi, 2, None),
+        "nvmlEventSetCreate": (None,),
+        "nvmlDeviceGetComputeRunningProcesses_v3": (gpu, None, None),
+    }.items():
+        assert pynvml._nvmlGetFunctionPointer(name)(*arguments) == INVALID_ARGUMENT, name
+
+
+def test_what_is_not_implemented_says_so(nvml: Client) -> None:
+    assert pynvml._nvmlGetFunctionPointer("nvmlDeviceGetVgpuMetadata")(None, None, None) == NOT_SUPPORTED
+    assert pynvml._nvmlGetFunctionPointer("nvmlGpmSampleAlloc")(None) == NOT_SUPPORTED

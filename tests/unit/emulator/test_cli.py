@@ -1,0 +1,107 @@
+"""`dynamig emulator`: arguments, the directory from the environment, JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dynamig.cli.emulator import app
+from dynamig.errors import Refused
+from dynamig.testing.emulator import Emulator
+from dynamig.testing.emulator.faults import read_faults
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    Emulator(tmp_path / "node").init("h100-80gb-sxm5,a100-40gb")
+    return tmp_path / "node"
+
+
+def run(*arguments: object, **environment: str) -> str:
+    done = CliRunner().invoke(app, [str(a) for a in arguments], env=environment, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def answer(*arguments: object, **environment: str) -> Any:
+    return json.loads(run(*arguments, "--json", **environment))
+
+
+def test_init_and_show(tmp_path: Path) -> None:
+    made = answer("init", tmp_path / "n", "--gpus", "a30-24gb:2", "--mig", "off", "--driver-version", "550.90.07")
+    assert [gpu["mig"] for gpu in made["gpus"]] == [False, False]
+    assert answer("show", tmp_path / "n") == made
+    assert "NVIDIA A30" in run("show", tmp_path / "n")
+
+
+def test_the_directory_may_come_from_the_environment(node: Path) -> None:
+    here = {"DYNAMIG_EMULATOR_DIR": str(node)}
+    assert answer("show", **here)["directory"] == str(node)
+    assert answer("fail", "nvmlInit_v2", "--code", "IN_USE", **here)["code"] == 19
+    assert answer("delay", "nvmlInit_v2", "800ms", "--jitter", "100ms", **here)["delay"] == "800ms"
+    assert answer("lose", 1, **here) == {"gpu": 1, "lost": True}
+    assert answer("xid", 0, 79, **here)["xid"] == 79
+    assert answer("reset", 1, **here) == {"gpu": 1}
+
+
+def test_an_argument_wins_over_the_environment(node: Path, tmp_path: Path) -> None:
+    assert answer("show", node, DYNAMIG_EMULATOR_DIR=str(tmp_path))["directory"] == str(node)
+
+
+def test_a_missing_argument_is_said_without_a_trick() -> None:
+    done = CliRunner().invoke(app, ["show"], env={"DYNAMIG_EMULATOR_DIR": ""})
+    assert done.exit_code == 2
+    done = CliRunner().invoke(app, ["xid", "zero", "one"], env={"DYNAMIG_EMULATOR_DIR": "/nowhere"})
+    assert done.exit_code == 2
+
+
+def test_faults_are_ordered_as_asked_and_cleared(node: Path) -> None:
+    run("fail", node, "nvmlDeviceCreate*", "--code", "INSUFFICIENT_RESOURCES", "--nth", 3, "--count", 2, "--gpu", 1)
+    run("delay", node, "nvmlGpuInstanceDestroy", "1.5s", "--jitter", "200ms")
+    run("hang", node, "nvmlInit_v2")
+    first, second, third = read_faults(node)
+    assert (first.kind, first.call, first.code, first.nth, first.count, first.gpu) == (
+        1,
+        b"nvmlDeviceCreate*",
+        23,
+        3,
+        2,
+        1,
+    )
+    assert (second.kind, second.delay_us, second.jitter_us, second.count, second.gpu) == (2, 1_500_000, 200_000, 0, -1)
+    assert (third.kind, third.count) == (3, 1)
+    run("clear-faults", node)
+    assert read_faults(node) == []
+
+
+def test_reboot_shows_the_node_after_it(node: Path) -> None:
+    assert [gpu["mig"] for gpu in answer("reboot", node)["gpus"]] == [False, True]
+
+
+def test_models_lists_complete_and_incomplete(node: Path) -> None:
+    listed = answer("models")
+    assert "1g.10gb+me" in listed["models"]["h100-80gb-sxm5"]
+    assert "device_memory_mib" in listed["incomplete"]["a800-40gb"]
+    assert "h100-80gb-sxm5" in run("models")
+
+
+def test_the_trace_is_printed_one_call_a_line(node: Path) -> None:
+    line = '{"t":1.5,"pid":7,"call":"nvmlInit_v2","args":{"flags":1},"result":19,"us":12}\n'
+    (node / "trace").write_text(line + line.replace("nvmlInit_v2", "nvmlShutdown").replace("19", "0"))
+    lines = run("trace", node).splitlines()
+    assert len(lines) == 2
+    assert "nvmlInit_v2(flags=1) IN_USE 12 us" in lines[0]
+    assert [call["call"] for call in answer("trace", node, "--failed")] == ["nvmlInit_v2"]
+    assert answer("counters", node) == {"nvmlInit_v2": 1, "nvmlShutdown": 1}
+    run("trace", node, "--clear")
+    assert answer("trace", node) == []
+
+
+def test_hold_needs_an_instance_or_the_gpu(node: Path) -> None:
+    assert answer("hold", node, 0, "gpu", "--for", "0")["gi"] == "gpu"
+    with pytest.raises(Refused, match="NO_SUCH_INSTANCE"):
+        run("hold", node, 0, "three")
+    with pytest.raises(Refused, match="NO_SUCH_INSTANCE"):
+        run("hold", node, 0, 3)

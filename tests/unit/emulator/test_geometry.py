@@ -1,0 +1,110 @@
+"""GPU models as data: keys, what is missing, what contradicts itself, ways to cut an instance."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dynamig.errors import Refused
+from dynamig.testing.emulator import load_geometry, model_key
+
+COMPLETE = {
+    *("a30-24gb", "a100-40gb", "a100-80gb", "h100-80gb-sxm5", "h100-80gb-pcie", "h100-nvl-94gb"),
+    *("h100-96gb-on-gh200", "h200-141gb-sxm", "b200-180gb"),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ("H100 80GB SXM5", "h100-80gb-sxm5"),
+        ("A100 40GB (SXM4, PCIe)", "a100-40gb"),
+        ("GH200 144G HBM3e", "gh200-144g-hbm3e"),
+        ("RTX PRO 6000 / Max-Q", "rtx-pro-6000-max-q"),
+    ],
+)
+def test_a_key_is_the_model_up_to_the_parenthesis(model: str, key: str) -> None:
+    assert model_key(model) == key
+
+
+def test_the_shipped_file_has_nine_complete_models() -> None:
+    catalog = load_geometry()
+    assert set(catalog.models) == COMPLETE
+    assert all(catalog.incomplete.values())
+
+
+def test_an_incomplete_model_is_refused_with_its_missing_fields() -> None:
+    with pytest.raises(Refused, match="INCOMPLETE_MODEL") as refused:
+        load_geometry().model("a800-40gb")
+    assert "device_memory_mib" in refused.value.what
+    assert "every profile's gi_profile_id" in refused.value.what
+
+
+def test_an_unknown_model_is_refused_with_the_complete_ones() -> None:
+    with pytest.raises(Refused, match="UNKNOWN_MODEL") as refused:
+        load_geometry().model("h100")
+    assert all(key in refused.value.next_step for key in COMPLETE)
+
+
+@pytest.mark.parametrize(
+    ("profile", "cuts"),
+    [
+        ("3g.40gb", {(0, 1, 16, 3), (1, 2, 32, 1), (2, 3, 60, 1)}),
+        ("4g.40gb", {(0, 1, 16, 4), (1, 2, 32, 2), (3, 4, 64, 1)}),
+        ("7g.80gb", {(0, 1, 16, 7), (1, 2, 32, 3), (2, 3, 48, 2), (3, 4, 64, 1), (4, 7, 132, 1)}),
+        ("1g.10gb", {(0, 1, 16, 1)}),
+        ("1g.20gb", {(0, 1, 16, 1), (7, 1, 26, 1)}),
+        ("2g.20gb", {(0, 1, 16, 2), (1, 2, 32, 1), (7, 1, 26, 1)}),
+    ],
+)
+def test_ways_to_cut_an_instance(profile: str, cuts: set[tuple[int, int, int, int]]) -> None:
+    found = load_geometry().model("h100-80gb-sxm5").profile(profile).compute_profiles
+    assert {(c.id, c.compute_slices, c.multiprocessors, c.max_instances) for c in found} == cuts
+
+
+def test_without_more_multiprocessors_double_memory_has_one_way() -> None:
+    found = load_geometry().model("a100-80gb").profile("1g.20gb").compute_profiles
+    assert [c.id for c in found] == [0]
+
+
+def changed(tmp_path: Path, **fields: object) -> Path:
+    shipped = yaml.safe_load((Path(__file__).parents[3] / "src/dynamig/testing/geometry.yaml").read_text())
+    entry = next(gpu for gpu in shipped["gpus"] if gpu["model"] == "A30 24GB")
+    for path, value in fields.items():
+        where, *rest = path.split("__")
+        if rest:
+            entry["profiles"][int(where.removeprefix("profile"))][rest[0]] = value
+        else:
+            entry[where] = value
+    (tmp_path / "geometry.yaml").write_text(yaml.safe_dump({"gpus": [entry]}))
+    return tmp_path / "geometry.yaml"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"profile1__gi_profile_id": 14}, "profile id 14 appears twice"),
+        ({"profile1__name": "1g.6gb"}, "profile name 1g.6gb appears twice"),
+        ({"profile0__placements": {"starts": [0, 4], "size": 1}}, "1g.6gb: placement 4:1 leaves the GPU"),
+        ({"total_memory_slices": 65}, "slices must be 1..64"),
+        ({"profile0__compute_profiles": [
+            {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 3, "max_instances": 1, "starts": [0]}
+        ]}, "1g.6gb: no compute profile fills it"),
+    ],
+)  # fmt: skip
+def test_contradictions_are_refused_with_their_place(tmp_path: Path, fields: dict[str, object], said: str) -> None:
+    with pytest.raises(Refused, match="BAD_GEOMETRY") as refused:
+        load_geometry(changed(tmp_path, **fields))
+    assert said in refused.value.what
+
+
+def test_a_missing_field_makes_the_model_incomplete(tmp_path: Path) -> None:
+    catalog = load_geometry(changed(tmp_path, device_sms=None, profile2__sms=None, architecture="Feynman"))
+    assert catalog.incomplete == {"a30-24gb": ("device_sms", "cuda_compute_capability", "2g.12gb.sms")}
+
+
+@pytest.mark.parametrize("text", ["gpus: 3", "[]", "a: [", "gpus: [{}]"])
+def test_what_is_no_geometry_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(Refused, match="BAD_GEOMETRY"):
+        load_geometry(tmp_path / "x.yaml")

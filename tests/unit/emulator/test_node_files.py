@@ -1,0 +1,105 @@
+"""A node's directory as init leaves it, and as reboot and faults change it; no library needed."""
+
+from pathlib import Path
+
+import pytest
+
+from dynamig.errors import Conflict, Refused
+from dynamig.testing.emulator import Emulator, NvmlReturn, parse_duration
+
+
+@pytest.fixture
+def emulator(tmp_path: Path) -> Emulator:
+    made = Emulator(tmp_path / "node")
+    made.init("h100-80gb-sxm5:2,a30-24gb")
+    return made
+
+
+def test_gpus_come_in_the_order_asked_for(emulator: Emulator) -> None:
+    shown = emulator.show()
+    assert [gpu.model for gpu in shown.gpus] == ["h100-80gb-sxm5", "h100-80gb-sxm5", "a30-24gb"]
+    assert [gpu.minor for gpu in shown.gpus] == [0, 1, 2]
+    assert sorted(gpu.bus_id for gpu in shown.gpus) == [gpu.bus_id for gpu in shown.gpus]
+    assert len({gpu.uuid for gpu in shown.gpus}) == 3
+
+
+def test_files_of_proc_and_dev_are_there(emulator: Emulator) -> None:
+    proc, dev = emulator.directory / "proc", emulator.directory / "dev"
+    assert "nvidia-caps" in (proc / "devices").read_text()
+    assert any(line.startswith("nvidia ") for line in (proc / "modules").read_text().splitlines())
+    assert "580.95.05" in (proc / "driver/nvidia/version").read_text()
+    information = (proc / "driver/nvidia/gpus/0000:0f:00.0/information").read_text()
+    assert f"GPU UUID: \t {emulator.show().gpus[1].uuid}\n" in information
+    assert "Device Minor: \t 1\n" in information
+    expected = {"nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"}
+    assert {path.name for path in dev.iterdir()} == expected | {"nvidia-caps"}
+    assert (dev / "nvidia-caps/nvidia-cap1").stat().st_mode & 0o777 == 0o400
+
+
+def test_a_node_is_not_made_twice(emulator: Emulator) -> None:
+    with pytest.raises(Conflict, match="NODE_EXISTS"):
+        emulator.init("a30-24gb")
+
+
+def test_what_is_not_a_node_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="NOT_A_NODE"):
+        Emulator(tmp_path).show()
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/node").write_bytes(b"something else" * 100)
+    with pytest.raises(Refused, match="NOT_A_NODE"):
+        Emulator(tmp_path).show()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "version", "code"),
+    [
+        ("h100-80gb-sxm5:two", "580.95.05", "BAD_GPUS"),
+        ("", "580.95.05", "BAD_GPUS"),
+        ("a30-24gb:33", "580.95.05", "BAD_GPUS"),
+        ("a30-24gb", "580.95.05.1", "BAD_VERSION"),
+        ("a30-24gb", "emulated", "BAD_VERSION"),
+    ],
+)
+def test_bad_wishes_leave_nothing_behind(tmp_path: Path, gpus: str, version: str, code: str) -> None:
+    with pytest.raises(Refused, match=code):
+        Emulator(tmp_path / "node").init(gpus, driver_version=version)
+    assert not (tmp_path / "node").exists()
+
+
+def test_reboot_gives_a_new_boot_id_and_switches_hopper_off(emulator: Emulator) -> None:
+    before, after = emulator.show(), emulator.reboot()
+    assert before.boot_id != after.boot_id
+    assert [gpu.mig for gpu in before.gpus] == [True, True, True]
+    assert [gpu.mig for gpu in after.gpus] == [False, False, True]
+    assert [gpu.uuid for gpu in before.gpus] == [gpu.uuid for gpu in after.gpus]
+
+
+def test_losing_a_gpu_is_a_change(emulator: Emulator) -> None:
+    emulator.lose(1)
+    shown = emulator.show()
+    assert [gpu.lost for gpu in shown.gpus] == [False, True, False]
+    assert shown.revision == 1
+    with pytest.raises(Refused, match="no GPU 3"):
+        emulator.lose(3)
+
+
+@pytest.mark.parametrize("text", ["IN_USE", "in_use", "NVML_ERROR_IN_USE", "19"])
+def test_return_codes_have_names_and_numbers(text: str) -> None:
+    assert NvmlReturn.parse(text) is NvmlReturn.IN_USE
+
+
+@pytest.mark.parametrize("text", ["NONE", "31", "-1", ""])
+def test_other_codes_are_refused(text: str) -> None:
+    with pytest.raises(Refused, match="UNKNOWN_CODE"):
+        NvmlReturn.parse(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("800ms", 0.8), ("1.5s", 1.5), ("250us", 0.00025)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["800", "1 s", "-1s", "1h", ""])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(Refused, match="BAD_DURATION"):
+        parse_duration(text)

@@ -1,0 +1,71 @@
+"""Readiness is asked, and a predecessor's word does not count."""
+
+from __future__ import annotations
+
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.api import Https
+from lab.probes import ContainerdProbe, DriverProbe, HealthProbe, node_problem, probe
+from lab.processes import Identity, Record
+
+STARTED = 1_000_000.5
+RECORD = Record("d", Identity(1, 1, "boot"), "digest", STARTED, None, False)
+
+
+def at(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def node(status: str, heard: float) -> dict[str, Any]:
+    condition = {"type": "Ready", "status": status, "message": "because", "lastHeartbeatTime": at(heard)}
+    return {"status": {"conditions": [{"type": "DiskPressure", "status": "False"}, condition]}}
+
+
+def lease(renewed: float) -> dict[str, Any]:
+    return {"spec": {"renewTime": at(renewed)}}
+
+
+@pytest.mark.parametrize(
+    ("heard", "renewed", "ready"),
+    [
+        (STARTED + 1, None, True),
+        (int(STARTED), None, True),
+        (STARTED - 60, STARTED + 1, True),
+        (STARTED - 60, STARTED - 5, False),
+        (STARTED - 60, None, False),
+    ],
+)
+def test_ready_by_word_of_this_kubelet(heard: float, renewed: float | None, ready: bool) -> None:
+    found = node_problem(node("True", heard), None if renewed is None else lease(renewed), STARTED)
+    assert (found is None) is ready
+
+
+def test_a_node_that_is_not_ready_says_why() -> None:
+    assert "because" in (node_problem(node("False", STARTED + 1), None, STARTED) or "")
+    assert "no condition" in (node_problem({"status": {}}, None, STARTED) or "")
+
+
+def test_nobody_there_is_a_reason_and_not_an_error(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        server = Https(unused.getsockname()[1], tmp_path / "absent.crt")
+        for question in (
+            HealthProbe(server, "/readyz"),
+            ContainerdProbe(tmp_path / "absent.sock"),
+            DriverProbe(server, "n1", tmp_path / "absent.sock"),
+        ):
+            assert probe(question, RECORD)
+
+
+def test_a_socket_without_a_server_is_not_a_driver(tmp_path: Path) -> None:
+    """What a killed driver leaves behind."""
+    path = tmp_path / "dra.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    assert path.exists()
+    assert "refused" in (probe(DriverProbe(Https(1, tmp_path / "x"), "n1", path), RECORD) or "")
