@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import socket
 import struct
 import sys
@@ -77,6 +78,8 @@ def become(order: Order, log: int, starter: socket.socket) -> NoReturn:
         os._exit(1)  # the starter died
     try:
         os.setsid()
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # this interpreter ignores them, and exec would pass that on
+            signal.signal(number, signal.SIG_DFL)
         os.umask(0o022)
         os.chdir("/")
         null = os.open("/dev/null", os.O_RDONLY)

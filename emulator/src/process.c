@@ -72,9 +72,10 @@ bool emulator_attach(void)
     if (chosen == NULL || chosen[0] == '\0')
         chosen = DEFAULT_DIR;
     enter();
+    char absolute[PATH_MAX]; /* the client may change its working directory later */
     bool ok = atomic_load(&inits) > 0;
-    if (!ok && strlen(chosen) < sizeof directory) {
-        strcpy(directory, chosen);
+    if (!ok && realpath(chosen, absolute) != NULL && strlen(absolute) < sizeof directory) {
+        strcpy(directory, absolute);
         emulator_path(device_root, "dev");
         if (access(device_root, F_OK) != 0)
             strcpy(device_root, "/dev");

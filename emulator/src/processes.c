@@ -64,7 +64,7 @@ static void hold(int fd)
 {
     if (fd < 0)
         return;
-    if (held_count < MAX_SLICES && flock(fd, LOCK_SH | LOCK_NB) == 0)
+    if (held_count < MAX_SLICES && flock(fd, LOCK_SH) == 0) /* exclusive holders look and let go */
         held[held_count++] = fd;
     else
         close(fd);

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static bool node_valid(const struct node *node, size_t size)
@@ -118,7 +119,7 @@ nvmlReturn_t edit_commit(struct edit *edit)
     int fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0)
         return errno == EROFS || errno == EACCES ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_OPERATING_SYSTEM;
-    bool ok = write_whole(fd, edit->node, edit->view.size);
+    bool ok = fchmod(fd, 0644) == 0 && write_whole(fd, edit->node, edit->view.size); /* whatever the umask is */
     close(fd);
     return ok && rename(next, path) == 0 ? NVML_SUCCESS : NVML_ERROR_OPERATING_SYSTEM;
 }

@@ -75,6 +75,7 @@ bool tree_open_instance(const struct node *node, const struct gpu *gpu, uint32_t
         int fd = open(busy, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
         if (fd < 0)
             return false;
+        fchmod(fd, 0644); /* a container takes shared locks on it */
         close(fd);
     }
     return make_device_file(node, path, 0444, node->caps_major, number);

@@ -39,8 +39,10 @@ def _of_devices(before: Snapshot, after: Snapshot) -> Iterator[str]:
             yield from _of_device(holding)
     for key, holding in was.items():
         if key not in now:
-            yield f"{place(holding)}: empty again, {profile(holding)} is destroyed" if holding.profile else (
-                f"{place(holding)}: given back"
+            yield (
+                f"{place(holding)}: empty again, {profile(holding)} is destroyed"
+                if holding.profile
+                else (f"{place(holding)}: given back")
             )
 
 

@@ -176,7 +176,9 @@ def _cdi(e: Evidence) -> str:
     for name, node in sorted(e.full.nodes.items()):
         held = {(h.namespace, h.claim) for h in e.full.api.holdings if h.node == name}
         wanted = {uid for uid, claim in e.full.api.claims.items() if tuple(claim.split("/", 1)) in held}
-        _must(node.cdi == wanted, f"{name}: {len(node.cdi)} files, {len(wanted)} claims, {len(node.cdi ^ wanted)} differ")
+        _must(
+            node.cdi == wanted, f"{name}: {len(node.cdi)} files, {len(wanted)} claims, {len(node.cdi ^ wanted)} differ"
+        )
         _must(node.journal == wanted, f"{name}: {len(node.journal)} journal records, {len(wanted)} claims")
         told.append(f"{name}: {len(wanted)}")
     return ", ".join(told)
@@ -226,7 +228,9 @@ def _empty(e: Evidence) -> str:
 
 
 def _clean(e: Evidence) -> str:
-    left = [f"{n}: {len(s.cdi)} CDI files, {len(s.journal)} records" for n, s in e.end.nodes.items() if s.cdi | s.journal]
+    left = [
+        f"{n}: {len(s.cdi)} CDI files, {len(s.journal)} records" for n, s in e.end.nodes.items() if s.cdi | s.journal
+    ]
     _must(not left, "; ".join(left))
     return "no CDI file, no journal record"
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dynamig.dra import read_pools
+from dynamig.driver.control import ask
 from dynamig.errors import Unavailable
 from dynamig.protocol import names
 from dynamig.testing.emulator import Emulator
@@ -220,7 +221,14 @@ class Cluster:
     # -- doing things to it ----------------------------------------------------------------------------------
 
     def restart_driver(self, node: str) -> None:
+        """Up, and known to the kubelet: a pod bound before that would have to wait for the kubelet's next attempt."""
         self.lab.start(f"driver-{node}")
+        socket = self.lab.node(node).dir / "run/dynamig.sock"
+
+        def registered() -> None:
+            assert ask(socket, "status")["ready"]
+
+        until(registered)
 
     @contextmanager
     def killed_driver(self, node: str) -> Iterator[None]:

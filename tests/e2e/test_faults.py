@@ -108,7 +108,11 @@ def test_compute_instance_fails_after_the_gpu_instance_was_made(cluster: Cluster
     until(told)
     assert cluster.instances() == []
     assert any("NO_ROOM" in e["message"] for e in cluster.events("unlucky"))
-    cluster.running("unlucky", within=KUBELET_RETRY)
+    device = cluster.claim_of("unlucky")["status"]["allocation"]["devices"]["results"][0]["device"]
+    cluster.delete("unlucky")
+    cluster.pod("lucky", mig(profile="1g.10gb", gpu=gpu))
+    cluster.running("lucky")
+    assert cluster.device_of("lucky")["device"] == device, "the very same placement works"
 
 
 def test_a_claim_of_several_devices_is_all_or_nothing(cluster: Cluster) -> None:
@@ -123,7 +127,9 @@ def test_a_claim_of_several_devices_is_all_or_nothing(cluster: Cluster) -> None:
 
     until(undone, every=0.02)
     assert cluster.instances() == []
-    cluster.running("three", within=KUBELET_RETRY)
+    cluster.delete("three")
+    cluster.pod("three-more", mig(profile="1g.10gb", gpu=gpu, count=3))
+    cluster.running("three-more")
     assert len(cluster.instances()) == 3
 
 

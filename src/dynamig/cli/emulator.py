@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ from rich.text import Text
 from rich.tree import Tree
 from typer.core import TyperCommand
 
-from dynamig.cli.output import Json, show
+from dynamig.cli.output import Json, plain, show
 from dynamig.errors import Refused
 from dynamig.testing.emulator import (
     Emulator,
@@ -148,13 +149,13 @@ def trace(
         return call in traced.call and not (failed and traced.result == 0)
 
     if follow:
-        _until_interrupted(lambda: _print_calls(filter(wanted, emulator.follow())))
+        _until_interrupted(lambda: _print_calls(filter(wanted, emulator.follow()), as_json=json))
         return
     calls = list(filter(wanted, emulator.trace()))
     if json:
         show(calls, Text(), as_json=True)
     else:
-        _print_calls(calls)
+        _print_calls(calls, as_json=False)
 
 
 @app.command(cls=NodeCommand)
@@ -306,10 +307,14 @@ def _until_interrupted(work: Callable[[], object]) -> None:
         return
 
 
-def _print_calls(calls: Iterable[TracedCall]) -> None:
+def _print_calls(calls: Iterable[TracedCall], *, as_json: bool) -> None:
+    """One call, one line, also through a pipe."""
     console = Console()
     for traced in calls:
-        console.print(_line(traced), soft_wrap=True)  # one call, one line, also through a pipe
+        if as_json:
+            typer.echo(dumps(plain(traced)))
+        else:
+            console.print(_line(traced), soft_wrap=True)
 
 
 def _line(traced: TracedCall) -> Text:

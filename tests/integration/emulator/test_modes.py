@@ -75,15 +75,31 @@ def test_reset_refuses_while_a_program_runs(make: Make) -> None:
     assert emulator.show().gpus[0].gpu_instances == ()
 
 
-def test_after_a_reset_the_next_writer_puts_the_files_right(make: Make) -> None:
+def test_a_reset_takes_the_files_of_its_gpu_and_no_others(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2")
+    with open_nvml(emulator) as nvml:
+        for gpu in (0, 1):
+            nvml.fill(nvml.create(9, 4, 4, gpu))
+        emulator.reset(0)
+        caps = emulator.directory / "proc/driver/nvidia/capabilities"
+        assert [len(list((caps / f"gpu{gpu}/mig").iterdir())) for gpu in (0, 1)] == [0, 1]
+        assert len(list((emulator.directory / "dev/nvidia-caps").iterdir())) == 4
+        assert [len(nvml.mig_devices(gpu)) for gpu in (0, 1)] == [0, 1]
+        nvml.fill(nvml.create(9, 4, 4, 0))
+
+
+def test_a_reset_that_died_half_way_is_put_right_by_the_next_writer(make: Make) -> None:
     emulator = make()
     with open_nvml(emulator) as nvml:
-        nvml.fill(nvml.create(9, 4, 4))
-        emulator.reset(0)
+        gi = nvml.info(nvml.create(9, 4, 4)).id
+        access = emulator.directory / f"proc/driver/nvidia/capabilities/gpu0/mig/gi{gi}/access"
+        before = access.read_text()
+        access.unlink()
+        (emulator.directory / f"dev/nvidia-caps/nvidia-cap{3 + gi * 9}").unlink()
+        (emulator.directory / "state/tree.dirty").touch()
         nvml.create(19, 0, 1)
-    caps = emulator.directory / "proc/driver/nvidia/capabilities/gpu0/mig"
-    assert len(list(caps.iterdir())) == 1
-    assert len(list((emulator.directory / "dev/nvidia-caps").iterdir())) == 3
+    assert access.read_text() == before
+    assert not (emulator.directory / "state/tree.dirty").exists()
 
 
 def test_a_switch_may_renumber_the_gpu(make: Make) -> None:

@@ -78,6 +78,12 @@ def test_a_spawned_daemon_is_recorded_logs_and_leads_a_session(spawn: Spawn, tmp
     assert eventually(lambda: (tmp_path / "d.log").read_text() == "hello\n")
 
 
+def test_a_daemon_ignores_no_signal_because_its_starter_did(spawn: Spawn) -> None:
+    status = Path(f"/proc/{spawn('sleep', '60').identity.pid}/status").read_text()
+    (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
+    assert int(ignored, 16) == 0
+
+
 def test_a_program_that_is_not_there_is_an_error_of_the_start(tmp_path: Path) -> None:
     done = starter(order(tmp_path, "/no/such/program"))
     assert done.returncode == 1

@@ -21,7 +21,7 @@ from dynamig.testing.emulator import faults, layout, making, tree
 from dynamig.testing.emulator.faults import NvmlReturn, TracedCall
 from dynamig.testing.emulator.geometry import load_geometry
 from dynamig.testing.emulator.library import foreign_instance
-from dynamig.testing.emulator.node import changing, read_models, read_node
+from dynamig.testing.emulator.node import Node, changing, read_models, read_node
 
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
 
@@ -234,6 +234,10 @@ class Emulator:
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if os.fstat(descriptor).st_nlink == 0:
+                raise Refused(
+                    "NO_SUCH_INSTANCE", f"GPU instance {gi_id} has just been destroyed", "dynamig emulator show"
+                )
             yield
         finally:
             os.close(descriptor)
@@ -260,40 +264,43 @@ class Emulator:
         with changing(self.directory) as node:
             if self._busy(gpu, node.gpus[gpu]):
                 raise Unavailable("IN_USE", f"GPU {gpu} is held by a program", "end it, or reboot the node")
-            _clear(node.gpus[gpu])
+            self._end_instances(node, gpu)
             node.gpus[gpu].mig_current = node.gpus[gpu].mig_pending
-            self._dirty()
+        self._settled()
 
     def reboot(self) -> SeenNode:
         """A new boot: instances gone everywhere; MIG mode kept where the model keeps it (Ampere), else off."""
         with changing(self.directory) as node:
             models = read_models(self.directory)
-            for gpu in node.gpus:
-                _clear(gpu)
+            for number, gpu in enumerate(node.gpus):
+                self._end_instances(node, number)
                 gpu.mig_current = gpu.mig_pending if models[gpu.model].reset_to_switch else 0
                 gpu.mig_pending = gpu.mig_current
                 gpu.lost = gpu.persistence = 0
             node.head.boot_id = tree.new_boot_id().encode()
             tree.write_boot_id(self.directory / "proc", node.head.boot_id.decode())
-            self._forget_instances(node.gpus)
+        self._settled()
         return self.show()
 
-    def _forget_instances(self, gpus: list[layout.Gpu]) -> None:
-        """The instances' files, which the library keeps otherwise. Locks on them are those of a world that is gone."""
-        for path in (self.directory / "dev/nvidia-caps").iterdir():
-            if int(path.name.removeprefix("nvidia-cap")) > 2:
-                path.unlink()
-        for gpu in gpus:
-            for path in (self.directory / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig").iterdir():
-                shutil.rmtree(path)
-        for path in (self.directory / "state/busy").iterdir():
-            path.unlink()
-        for number in range(len(gpus)):
-            (self.directory / f"state/busy/gpu{number}").touch()
+    def _end_instances(self, node: Node, number: int) -> None:
+        """Everything on the GPU is gone with its files. Locks on them are those of a world that is gone.
 
-    def _dirty(self) -> None:
-        """The next writer makes the instances' files follow the state (emulator/src/tree.c)."""
+        Killed in between, tree.dirty stays, and the next writer makes the files follow the state (tree.c).
+        """
         (self.directory / "state/tree.dirty").touch()
+        gpu = node.gpus[number]
+        for capability in _capabilities(node.head, gpu):
+            (self.directory / f"dev/nvidia-caps/nvidia-cap{capability}").unlink(missing_ok=True)
+        for gi in gpu.gis[: gpu.gi_count]:
+            shutil.rmtree(self._capabilities_of(gpu) / f"gi{gi.id}", ignore_errors=True)
+            (self.directory / f"state/busy/gpu{number}-gi{gi.id}").unlink(missing_ok=True)
+        gpu.gi_count = gpu.ci_count = 0
+
+    def _capabilities_of(self, gpu: layout.Gpu) -> Path:
+        return self.directory / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig"
+
+    def _settled(self) -> None:
+        (self.directory / "state/tree.dirty").unlink(missing_ok=True)
 
     def _busy(self, number: int, gpu: layout.Gpu) -> bool:
         names = [f"gpu{number}", *(f"gpu{number}-gi{gi.id}" for gi in gpu.gis[: gpu.gi_count])]
@@ -316,8 +323,12 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _clear(gpu: layout.Gpu) -> None:
-    gpu.gi_count = gpu.ci_count = 0
+def _capabilities(head: layout.NodeHead, gpu: layout.Gpu) -> Iterator[int]:
+    """Capability numbers of the GPU's living instances: the kernel driver's formula, see tree.capability_minors."""
+    per_gi = 1 + head.cap_cis
+    base = 3 + gpu.minor * head.cap_gis * per_gi
+    yield from (base + gi.id * per_gi for gi in gpu.gis[: gpu.gi_count])
+    yield from (base + ci.gi_id * per_gi + 1 + ci.id for ci in gpu.cis[: gpu.ci_count])
 
 
 def _profile_id(model: layout.Model, profile: str) -> int:

@@ -84,6 +84,7 @@ def replace(path: Path, content: bytes) -> None:
     """`path` holds `content`, and never anything in between. The caller holds the lock that makes this safe."""
     fresh = path.with_name(path.name + ".new")
     fresh.write_bytes(content)
+    fresh.chmod(0o644)  # whatever the umask is: containers and other users read it
     fresh.replace(path)
 
 

@@ -1,0 +1,75 @@
+"""`python -m examples.demo`: brings the lab up, plays the story, prints the checks. Exit status 1 if one failed."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dynamig.cli.output import stdout
+from dynamig.errors import DynamigError
+from examples.demo.checks import all_checks
+from examples.demo.play import play
+from examples.demo.screen import Screen
+from examples.demo.stage import Stage, need_lab_of_the_story
+from lab.lab import Lab, default_dir
+from lab.progress import Reporter
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it (128 + SIGINT)."""
+
+Dir = Annotated[
+    Path | None, typer.Option("--dir", help="The lab's folder. Default: $DYNAMIG_LAB_DIR, else .lab in the repository.")
+]
+
+NEXT = """\
+The lab still runs. Try next:
+  eval "$(.venv/bin/python -m lab env)"                kubectl talks to it
+  kubectl apply -f examples/manifests/4-inference.yaml
+  .venv/bin/dynamig gpus                               who has which memory slices
+  .venv/bin/dynamig ps                                 which device every claim has
+  make lab-down                                        stop it and remove its files"""
+
+
+def main(directory: Dir = None) -> None:
+    """Pods get slices of emulated GPUs on real Kubernetes, shown as it happens and checked at the end."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a build server's stop is a Ctrl-C
+    console, errors = stdout(), Console(stderr=True)
+    try:
+        passed = demo(directory or default_dir(), console)
+    except DynamigError as error:
+        errors.print(f"[red]error:[/red] {error.what}", highlight=False, soft_wrap=True)
+        errors.print(f"  [dim]next:[/dim] {error.next_step or 'make lab-status'}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        errors.print("interrupted: `make demo` plays it again from the start, `make lab-down` removes the lab")
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(0 if passed else 1)
+
+
+def demo(directory: Path, console: Console) -> bool:
+    """True if every check passed."""
+    screen = Screen(console)
+    screen.line("Bringing the lab up: etcd, Kubernetes, two nodes with two emulated H100 each")
+    lab = Lab.create(directory, reporter=Reporter(console))
+    need_lab_of_the_story(lab)
+    lab.up()
+    stage = Stage(lab, screen)
+    with screen.live():
+        stage.clear()
+        stage.need_empty_gpus()
+        evidence = play(stage, screen)
+    checks = all_checks(evidence)
+    screen.table(checks)
+    failed = sum(not check.passed for check in checks)
+    told = f"{failed} of {len(checks)} checks FAILED" if failed else f"all {len(checks)} checks passed"
+    console.print(f"{told}, {screen.seconds:.0f} s in all\n", style="bold red" if failed else "bold green")
+    console.print(NEXT, highlight=False, markup=False)
+    return not failed
+
+
+if __name__ == "__main__":
+    typer.run(main)
