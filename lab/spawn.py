@@ -78,8 +78,7 @@ def become(order: Order, log: int, starter: socket.socket) -> NoReturn:
         os._exit(1)  # the starter died
     try:
         os.setsid()
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # this interpreter ignores them, and exec would pass that on
-            signal.signal(number, signal.SIG_DFL)
+        heed_all_signals()
         os.umask(0o022)
         os.chdir("/")
         null = os.open("/dev/null", os.O_RDONLY)
@@ -89,6 +88,13 @@ def become(order: Order, log: int, starter: socket.socket) -> NoReturn:
     except OSError as error:
         starter.send(f"{order['argv'][0]}: {error}".encode())
     os._exit(127)
+
+
+def heed_all_signals() -> None:
+    """What this interpreter (SIGPIPE) or its caller (nohup) ignores would stay ignored over exec."""
+    for number in signal.valid_signals():
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def sender_of_next(connection: socket.socket) -> int:

@@ -10,8 +10,9 @@ from lab.processes import Record
 from lab.progress import Reporter
 from lab.spec import CONTROL, Layout
 
-HOST_GRACE_S = 10.0
-"""What a driver gets to end by itself. Machines are switched off: their kernel namespace takes all processes along."""
+HOST_GRACE_S = 2.0
+"""What a driver gets to end by itself. Little: all that it could still save is removed with the lab. Machines get
+nothing: they are switched off, and the kernel takes all processes of their pid namespace along."""
 
 
 def order(records: Sequence[Record]) -> tuple[tuple[Record, ...], ...]:

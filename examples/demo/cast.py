@@ -1,9 +1,9 @@
-"""Who plays, in which order. What they ask for stands in `examples/manifests`, which users copy; here is what to expect.
+"""Who plays, in which order. What they ask for stands in `examples/manifests`; here is what has to come of it.
 
-The lab has two nodes with two GPUs of 80 GB each, and every order in which the scheduler may spread the pods leads to
-the same counts: `training` and `pipeline` need an empty GPU each while two nodes have only `notebook` on them; the other
-two GPUs then have three free halves (four memory slices in a row), which `inference`, `team` and `batch` take. So
-`latecomer`, who needs a half, must wait, although memory slices are free here and there.
+The lab has two nodes with two GPUs of 80 GB each. However the scheduler spreads the pods, it comes to the same counts:
+`training` and `pipeline` need an empty GPU each, while `notebook` alone is on another. The two GPUs that are left have
+three free halves (four memory slices in a row), which `inference`, `team` and `batch` take. `latecomer` needs a half
+too and must wait, although memory slices are free here and there.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _one_device(moment: Moment, pod: str, container: str, wanted: str | None) ->
     else:
         _must(len(inside.mig) == 1, f"{what} sees {len(inside.mig)} MIG devices")
         uuid, device = next(iter(inside.mig.items()))
-        _must(device.name.endswith(f" {wanted}"), f"{what} sees {device.name}, not {wanted}")
+        _must(device.profile == wanted, f"{what} sees {device.name}, not {wanted}")
         _must(device.parent in inside.gpus, f"{what} sees the MIG device of a GPU that it does not see")
     return _claimed_and_there(moment, pod, uuid, wanted)
 

@@ -42,7 +42,7 @@ def _look_inside(stage: Stage, screen: Screen, role: cast.Role) -> None:
 def told(inside: Visible) -> str:
     """What a container sees, in words."""
     if inside.mig:
-        listed = ", ".join(f"{uuid} ({device.name})" for uuid, device in inside.mig.items())
+        listed = ", ".join(f"{uuid} ({device.profile})" for uuid, device in inside.mig.items())
         return f"{len(inside.mig)} MIG device{'s' if len(inside.mig) > 1 else ''}: {listed}"
     return f"{len(inside.gpus)} full GPU{'s' if len(inside.gpus) != 1 else ''}: {', '.join(inside.gpus) or '-'}"
 

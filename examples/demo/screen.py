@@ -53,7 +53,7 @@ class Screen:
         self._print(Text(f"   {sentence}"))
 
     def line(self, text: str, style: str = "") -> None:
-        self._print(Text.assemble((f"{self.seconds:7.1f} s  ", "dim"), (text, style)))
+        self._print(Text.assemble((f"{self.seconds:6.1f} s  ", "dim"), (text, style)))
 
     def command(self, text: str) -> None:
         self.line(f"$ {text}", "cyan")

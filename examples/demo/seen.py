@@ -1,4 +1,4 @@
-"""What is seen of the lab at one moment, as values. Pure: made from JSON of the API server, NVML and the nodes' disks."""
+"""What is seen of the lab at one moment, as values. Pure: made from JSON of the API server and of `nvml-list`."""
 
 from __future__ import annotations
 
@@ -61,11 +61,15 @@ class Visible:
 
 @dataclass(frozen=True, slots=True)
 class MigSeen:
-    """`name` as NVML gives it, which ends with the profile."""
+    """A MIG device. `name` as NVML gives it: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
 
     parent: str
     name: str
     memory_mib: int
+
+    @property
+    def profile(self) -> str:
+        return self.name.rpartition(" ")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,8 @@ def _instance(raw: Mapping[str, Any]) -> Instance:
 
 def _pod(obj: Mapping[str, Any]) -> PodSeen:
     meta, status = obj["metadata"], obj.get("status") or {}
-    scheduled = next((c for c in status.get("conditions") or () if c["type"] == "PodScheduled"), {})
+    conditions: Sequence[Mapping[str, Any]] = status.get("conditions") or ()
+    scheduled = next((c for c in conditions if c["type"] == "PodScheduled"), {})
     waits = scheduled.get("message", "") if scheduled.get("status") == "False" else ""
     phase = "Terminating" if meta.get("deletionTimestamp") else status.get("phase", "Pending")
     return PodSeen(meta["name"], phase, (obj.get("spec") or {}).get("nodeName"), waits)

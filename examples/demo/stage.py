@@ -104,11 +104,11 @@ class Stage:
     def settled(self) -> Moment:
         """As `moment`, when the nodes' disks are clean or had time enough to be."""
         deadline = time.monotonic() + DISK_S
-        while any(node.cdi or node.journal for node in (found := self.moment()).nodes.values()):
-            if time.monotonic() > deadline:
-                break
+        while True:
+            found = self.moment()
+            if time.monotonic() > deadline or not any(node.cdi or node.journal for node in found.nodes.values()):
+                return found
             time.sleep(PERIOD_S)
-        return found
 
     def _nodes(self) -> dict[str, NodeSeen]:
         return {name: self._node(name) for name in self._lab.nodes}
@@ -144,12 +144,12 @@ class Stage:
             )
 
     def apply(self, manifest: str) -> None:
-        self._screen.command(f"kubectl apply -f {SHOWN_AS}/{manifest}")
+        self._screen.command(f"kubectl -n {NAMESPACE} apply -f {SHOWN_AS}/{manifest}")
         self._lab.kubectl("apply", f"--namespace={NAMESPACE}", f"--filename={MANIFESTS / manifest}")
 
     def delete(self, *what: str) -> None:
         """Told, not waited for."""
-        self._screen.command(f"kubectl delete {' '.join(what)}")
+        self._screen.command(f"kubectl -n {NAMESPACE} delete {' '.join(what)}")
         self._lab.kubectl("delete", f"--namespace={NAMESPACE}", *what, "--wait=false")
 
     def forget(self, pod: str) -> None:
@@ -181,7 +181,10 @@ class Stage:
 
     def _about(self, name: str, now: Snapshot) -> Iterable[str]:
         pod = now.pod(name)
-        yield f"pod {name}: {f'{pod.phase} on {pod.node or "no node"}' if pod else 'does not exist'}"
+        if pod is None:
+            yield f"pod {name}: does not exist"
+            return
+        yield f"pod {name}: {pod.phase} on {pod.node or 'no node'}"
         try:
             events = self._lab.kubectl_json(
                 "get", "events", f"--namespace={NAMESPACE}", f"--field-selector=involvedObject.name={name}"

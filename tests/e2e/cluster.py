@@ -284,7 +284,7 @@ def container(name: str, command: str, image: str = "lab.local/tool:1", request:
 def until(
     check: Callable[[], T], *, within: float = PATIENCE, on_timeout: Callable[[], str] = lambda: "", every: float = 0.2
 ) -> T:
-    """What `check` returns once it no longer raises AssertionError (or finds nothing yet); its last complaint if never."""
+    """What `check` returns once it no longer complains (or finds nothing yet); its last complaint if it never does."""
     end = time.monotonic() + within
     while True:
         try:

@@ -94,13 +94,14 @@ def test_a_driver_touches_neither_allocation_nor_claims_of_other_nodes(cluster: 
     cluster.running("theirs")
     name = cluster.claim_of("theirs")["metadata"]["name"]
     in_namespace = ("-n", NAMESPACE)
-    for patch, sub in (
+    attempts: tuple[tuple[dict[str, object], tuple[str, ...]], ...] = (
         ({"metadata": {"finalizers": []}}, ()),
         ({"metadata": {"annotations": {names.NODE: "n1"}}}, ()),
         ({"metadata": {"annotations": {names.HOLD: None}}}, ()),
         ({"status": {"devices": []}}, ("--subresource=status",)),
         ({"status": {"allocation": None}}, ("--subresource=status",)),
-    ):
+    )
+    for patch, sub in attempts:
         done, why = driver_n1(
             *in_namespace, "patch", "resourceclaim", name, *sub, "--type=merge", "-p", json.dumps(patch)
         )
@@ -114,12 +115,13 @@ def test_nobody_else_takes_the_finalizer_or_writes_our_words(cluster: Cluster, e
     cluster.pod("mine", mig(profile="1g.10gb"))
     cluster.running("mine")
     name = cluster.claim_of("mine")["metadata"]["name"]
-    for patch in (
+    patches: tuple[dict[str, object], ...] = (
         {"metadata": {"finalizers": []}},
         {"metadata": {"annotations": {names.NODE: "n9"}}},
         {"metadata": {"annotations": {names.NODE: None}}},
         {"metadata": {"annotations": {names.RELEASE: "now"}}},
-    ):
+    )
+    for patch in patches:
         done, why = person("patch", "resourceclaim", name, "--type=merge", "-p", json.dumps(patch))
         assert not done
         assert "dynamig" in why, why

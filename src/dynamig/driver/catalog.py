@@ -84,7 +84,13 @@ def build(
 def _offer(node: str, reading: GpuReading, number: int, policy: GpuPolicy) -> Offer:
     whole, partitioned, why = _shapes(reading, policy)
     facts = _facts(reading, number, partitioned=partitioned)
-    pool = gpu_pool(node, facts, profiles=_allowed(policy, facts))
+    try:
+        pool = gpu_pool(node, facts, profiles=_allowed(policy, facts))
+    except Refused as refused:
+        if refused.code != "TOO_MANY_SLICES":
+            raise
+        whole, partitioned, why = True, False, refused.what
+        pool = gpu_pool(node, replace(facts, geometry=None))
     if not whole:
         pool = replace(pool, devices=tuple(d for d in pool.devices if d.partition is not None))
     table = Table(reading.geometry) if reading.geometry is not None and partitioned else None

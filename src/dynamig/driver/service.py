@@ -51,7 +51,8 @@ RECOVER = 60.0
 PREPARE_BUDGET = 40.0
 """Seconds that a prepare may wait in all: the kubelet's call ends at 45."""
 
-SHUTDOWN_GRACE = 20.0
+SHUTDOWN_GRACE = 10.0
+"""Seconds that calls in progress have when the driver is asked to stop."""
 
 
 class Driver:
@@ -85,11 +86,11 @@ class Driver:
         self._service = ClaimService(node, outside, lambda: self._catalog, self._changed)
         self._loops = {
             "publish": Loop("publish", self._publish, self._bug),
-            "watch": Loop("watch", self._watch, self._bug),
             "settle": Loop("settle", lambda: self._settler.step(), self._bug),
             "lease": Loop("lease", self._renew, self._bug),
             "recover": Loop("recover", self._recover, self._bug),
         }
+        self._watcher = Loop("watch", self._watch, self._bug)  # sits in a read: ends with the process
         self._settler = Settler(self._service, outside, config.driver_name, self._loops["settle"].poke)
         self._repair = Repair(node, outside, self._service, lambda: self._catalog, self._settler.failed)
         self._plugin = Plugin(
@@ -105,18 +106,23 @@ class Driver:
             log.error("journal_record_unreadable", path=path, effect="what it owned is quarantined")
         self._repair.run(self._repair.plan().actions)  # before the kubelet can call, and without the API server
         self._plugin.start()
-        for loop in self._loops.values():
+        for loop in (*self._loops.values(), self._watcher):
             loop.start()
         log.info("driver_running", node=self._node.name, gpus=len(self._readings), pools=len(self._catalog.offers))
         self._stopping.wait()
+        self._shut_down()
+        return not self._failed
+
+    def _shut_down(self) -> None:
+        """Calls in progress end; slices stay, and so do the devices of running pods."""
         self._plugin.stop(SHUTDOWN_GRACE)
-        for loop in self._loops.values():
+        for loop in (*self._loops.values(), self._watcher):
             loop.stop()
         for loop in self._loops.values():
             loop.join(SHUTDOWN_GRACE)
         self._gpus.close()
         self._lock.close()
-        return not self._failed
+        log.info("driver_stopped")
 
     def stop(self) -> None:
         self._stopping.set()

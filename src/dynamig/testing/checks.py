@@ -117,7 +117,8 @@ def _made(gpus: Gpus, gpu: GpuUuid, partition: Partition) -> list[Partition]:
 def _refuses(family: type[DynamigError], code: str, call: Callable[[], object]) -> None:
     try:
         call()
-    except family as error:
-        assert error.code == code, f"{error.code} instead of {code}"
-    else:
-        raise AssertionError(f"accepted what must be refused with {code}")
+    except family as refused:
+        if refused.code == code:
+            return
+        raise AssertionError(f"{refused.code} instead of {code}") from refused
+    raise AssertionError(f"accepted what must be refused with {code}")
