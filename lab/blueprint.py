@@ -82,8 +82,9 @@ class Blueprint:
         self.parts[name] = Part(Step(name, frozenset(needs)), act, done, expected_s)
 
     def _add_daemon(self, daemon: Daemon) -> None:
-        inside = daemon.machine is not None and not daemon.makes_machine
-        dies_with = frozenset({machine_name(daemon.machine)}) if inside and daemon.machine else frozenset[str]()
+        dies_with = daemon.relies_on
+        if daemon.machine is not None and not daemon.makes_machine:
+            dies_with |= {machine_name(daemon.machine)}
         self.daemons[daemon.name] = daemon
         self.parts[daemon.name] = Part(
             Step(daemon.name, daemon.needs, dies_with),

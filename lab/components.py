@@ -198,7 +198,8 @@ def driver(layout: Layout, spec: LabSpec, node: str) -> Daemon:
         name=f"driver-{node}",
         argv=(str(DYNAMIG), "driver", "run", "--config", str(files.config)),
         probe=DriverProbe(api(layout, spec), node, layout.node(node) / f"kubelet/plugins/{DRIVER}/dra.sock"),
-        needs=frozenset({f"driver-files-{node}", f"kubelet-{node}"}),
+        needs=frozenset({f"driver-files-{node}"}),
+        relies_on=frozenset({f"kubelet-{node}"}),  # a starting kubelet deletes its node's ResourceSlices
         env=tuple(_emulator_env(files).items()),
         files=(files.config, files.kubeconfig, files.library),
         extra=(source_digest(REPOSITORY / "src"),),

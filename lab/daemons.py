@@ -36,6 +36,8 @@ class Daemon:
     machine: str | None = None
     makes_machine: bool = False
     needs: frozenset[str] = frozenset()
+    relies_on: frozenset[str] = frozenset()
+    """Needs whose restart puts its own readiness in question."""
     env: tuple[tuple[str, str], ...] = ()
     files: tuple[Path, ...] = ()
     ports: tuple[int, ...] = ()

@@ -1,8 +1,8 @@
 """What is missing and in which order it is made: pure.
 
 A lab is a set of steps. A step *needs* others to be there before it begins, and may *die with* others: a daemon
-inside a machine is gone when the machine is, so making the machine anew makes the daemon missing too, whatever was
-seen before.
+inside a machine is gone when the machine is, and a driver's devices when its kubelet starts anew. Taking the one step
+then makes the other missing too, whatever was seen before.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ Dir = Annotated[
 
 NEXT = """\
 The lab still runs. Try next:
-  eval "$(.venv/bin/python -m lab env)"                kubectl talks to it
+  eval "$(.venv/bin/python -m lab env)"      kubectl talks to the lab
   kubectl apply -f examples/manifests/4-inference.yaml
-  .venv/bin/dynamig gpus                               who has which memory slices
-  .venv/bin/dynamig ps                                 which device every claim has
-  make lab-down                                        stop it and remove its files"""
+  .venv/bin/dynamig gpus                     who has which memory slices
+  .venv/bin/dynamig ps                       which device each claim has
+  make lab-down                              stop it and remove its files"""
 
 
 def main(directory: Dir = None) -> None:
@@ -63,12 +63,9 @@ def demo(directory: Path, console: Console) -> bool:
         stage.need_empty_gpus()
         evidence = play(stage, screen)
     checks = all_checks(evidence)
-    screen.table(checks)
-    failed = sum(not check.passed for check in checks)
-    told = f"{failed} of {len(checks)} checks FAILED" if failed else f"all {len(checks)} checks passed"
-    console.print(f"{told}, {screen.seconds:.0f} s in all\n", style="bold red" if failed else "bold green")
-    console.print(NEXT, highlight=False, markup=False)
-    return not failed
+    screen.verdict(checks)
+    console.print(NEXT, highlight=False, markup=False, soft_wrap=True)
+    return all(check.passed for check in checks)
 
 
 if __name__ == "__main__":

@@ -35,9 +35,11 @@ class Act:
 
 NOTEBOOK = Role("notebook", "profile 1g.10gb", {"main": "1g.10gb"})
 TRAINING = Role("training", "a whole GPU", {"main": None})
-PIPELINE = Role("pipeline", "4g + 2g + 1g of one GPU", {"encoder": "4g.40gb", "ranker": "2g.20gb", "filter": "1g.10gb"})
+PIPELINE = Role(
+    "pipeline", "4g, 2g and 1g of one GPU", {"encoder": "4g.40gb", "ranker": "2g.20gb", "filter": "1g.10gb"}
+)
 INFERENCE = Role("inference", "at least 30 GiB", {"main": "3g.40gb"})
-ALICE = Role("team-alice", "a claim shared by two pods", {"server": "4g.40gb", "monitor": "4g.40gb"})
+ALICE = Role("team-alice", "one claim for two pods", {"server": "4g.40gb", "monitor": "4g.40gb"})
 BOB = Role("team-bob", "the same claim", {"main": "4g.40gb"})
 BATCH = Role("batch", "profile 3g.40gb", {"main": "3g.40gb"})
 LATECOMER = Role("latecomer", "profile 3g.40gb", {"main": "3g.40gb"})

@@ -48,12 +48,12 @@ class Screen:
             yield
 
     def act(self, number: int, title: str, sentence: str) -> None:
-        self._print(Text(""))
-        self._print(Text(f"{number}  {title}", "bold"))
-        self._print(Text(f"   {sentence}"))
+        self._console.print()
+        self._console.print(Text(f"{number}  {title}", "bold"))
+        self._beside("  ", Text(sentence))
 
     def line(self, text: str, style: str = "") -> None:
-        self._print(Text.assemble((f"{self.seconds:6.1f} s  ", "dim"), (text, style)))
+        self._beside(f"{self.seconds:6.1f} s ", Text(text, style))
 
     def command(self, text: str) -> None:
         self.line(f"$ {text}", "cyan")
@@ -63,24 +63,39 @@ class Screen:
             self.line(text)
         self._last = now
 
-    def table(self, checks: Sequence[Check]) -> None:
-        """The table of checks."""
-        table = Table("", "CHECK", "ASKED", "SEEN", box=None, pad_edge=False, header_style="bold")
-        table.columns[1].overflow = table.columns[2].overflow = table.columns[3].overflow = "fold"
-        for check in checks:
-            mark = Text("pass", "green") if check.passed else Text("FAIL", "bold red")
-            table.add_row(
-                mark, check.claims, Text(check.sources, "dim"), Text(check.seen, "" if check.passed else "red")
-            )
+    def verdict(self, checks: Sequence[Check]) -> None:
+        """The table of checks, and the sum of it."""
+        failed = sum(not check.passed for check in checks)
+        told = f"{failed} of {len(checks)} checks FAILED" if failed else f"all {len(checks)} checks passed"
         self._console.print()
-        self._console.print(table)
+        self._console.print(table(checks, wide=self._console.width >= WIDE))
+        self._console.print()
+        self._console.print(Text(f"{told}, {self.seconds:.0f} s in all", "bold red" if failed else "bold green"))
         self._console.print()
 
-    def _print(self, text: Text) -> None:
-        self._console.print(text, soft_wrap=not self._console.is_terminal)
+    def _beside(self, margin: str, text: Text) -> None:
+        """Text that stays right of its margin where it has to wrap."""
+        row = Table.grid(padding=(0, 1, 0, 0))
+        row.add_column(no_wrap=True, style="dim")
+        row.add_column(overflow="fold")
+        row.add_row(margin, text)
+        self._console.print(row)
 
     def _picture(self) -> RenderableType:
         return picture(self._last, page(self._console), self._console.width) if self._last else Text("")
+
+
+def table(checks: Sequence[Check], *, wide: bool) -> Table:
+    """A row for each check; who was asked stands below where there is no room beside."""
+    found = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("", "CHECK", *(("ASKED",) if wide else ()), "SEEN"):
+        found.add_column(head, overflow="fold")
+    for check in checks:
+        mark = Text("pass", "green") if check.passed else Text("FAIL", "bold red")
+        sources = Text(check.sources, "dim")
+        what = (Text(check.claims), sources) if wide else (Text(f"{check.claims}\n").append_text(sources),)
+        found.add_row(mark, *what, Text(check.seen, "" if check.passed else "red"))
+    return found
 
 
 def picture(now: Snapshot, paper: Page, width: int) -> RenderableType:
@@ -89,8 +104,11 @@ def picture(now: Snapshot, paper: Page, width: int) -> RenderableType:
 
 
 def _gpus(now: Snapshot, paper: Page, width: int) -> Table:
+    cell = draw.cell_for(now.gpus, width - max((len(g.name) for g in now.gpus), default=0) - 4 - draw.LEGEND)
     table = Table(box=None, pad_edge=False, show_header=False)
-    cell = draw.cell_for(now.gpus, min(width - 40, 80))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     palette = draw.colours(now.gpus) if paper.colour else {}
     for gpu in now.gpus:
         claims = dict.fromkeys((h.namespace, h.claim) for h in gpu.holdings)
@@ -111,11 +129,11 @@ def _pods(now: Snapshot, paper: Page, width: int) -> Table:
         held = now.of_pod(pod.name)
         mark = palette.get((held[0].namespace, held[0].claim), "") if held else "dim"
         name = Text.assemble(("■ " if held else "□ ", mark), pod.name)
-        devices = ", ".join(draw.profile(h) for h in held) + (f" on {held[0].pool}" if held else "")
-        row: list[RenderableType] = [name, Text(ASKS.get(pod.name, ""), "dim"), _phase(pod), devices]
-        if width >= WIDE:
-            row.append(Text("\n".join(h.uuid or "" for h in held), "dim"))
-        table.add_row(*row)
+        uuids = Text("\n".join(f"{draw.profile(h)}  {h.uuid or ''}" for h in held), "dim")
+        where = Text(held[0].pool if held else "")
+        table.add_row(
+            name, Text(ASKS.get(pod.name, ""), "dim"), _phase(pod), where, *([uuids] if width >= WIDE else [])
+        )
     return table
 
 

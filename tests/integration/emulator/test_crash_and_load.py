@@ -22,7 +22,8 @@ from tests.integration.emulator.clients import IN_USE, INVALID_ARGUMENT, NO_ROOM
 from tests.integration.emulator.conftest import Make
 
 ROUNDS = 250
-OPERATIONS = 10_000
+OPERATIONS = int(os.environ.get("DYNAMIG_EMULATOR_OPERATIONS", "10000"))
+"""All models together; a nightly run asks for a million."""
 
 
 def forked(work: Callable[[], Any]) -> tuple[int, int]:

@@ -233,3 +233,47 @@ def test_arguments_that_are_not_there_are_invalid(nvml: Client) -> None:
 def test_what_is_not_implemented_says_so(nvml: Client) -> None:
     assert pynvml._nvmlGetFunctionPointer("nvmlDeviceGetVgpuMetadata")(None, None, None) == NOT_SUPPORTED
     assert pynvml._nvmlGetFunctionPointer("nvmlGpmSampleAlloc")(None) == NOT_SUPPORTED
+
+
+def test_what_monitors_ask_is_answered_for_gpus_and_where_it_must_be_for_mig_devices(make: Make) -> None:
+    with open_nvml(make("h100-80gb-sxm5:2")) as nvml:
+        nvml.fill(nvml.create(9, 4, 4))
+        [mig], gpu = nvml.mig_devices(), nvml.gpu()
+        assert pynvml.nvmlDeviceGetBAR1MemoryInfo(mig).bar1Total > 0  # nvitop ends with a KeyError otherwise
+        assert pynvml.nvmlDeviceGetMemoryInfo(mig, version=pynvml.nvmlMemory_v2).total == 40448 << 20
+        assert code_of(pynvml.nvmlDeviceGetTemperature, mig, 0) == NOT_SUPPORTED
+        assert code_of(pynvml.nvmlDeviceGetUtilizationRates, gpu) == NOT_SUPPORTED
+        assert pynvml.nvmlDeviceGetTemperature(gpu, 0) == 30
+        assert any(pynvml.nvmlDeviceGetCpuAffinity(gpu, 16))  # slurmd ends on an empty mask
+        assert pynvml.nvmlDeviceGetSupportedGraphicsClocks(gpu, 2619) == [1980, 1410, 1005, 345]
+        assert pynvml.nvmlDeviceGetTopologyCommonAncestor(gpu, nvml.gpu(1)) == pynvml.NVML_TOPOLOGY_NODE
+        assert code_of(pynvml.nvmlDeviceGetNvLinkState, gpu, 0) == NOT_SUPPORTED
+        [field] = pynvml.nvmlDeviceGetFieldValues(gpu, [pynvml.NVML_FI_DEV_ECC_CURRENT])
+        assert field.nvmlReturn == NOT_SUPPORTED
+
+
+def test_persistence_is_kept_until_reboot(make: Make) -> None:
+    emulator = make()
+    with open_nvml(emulator) as nvml:
+        pynvml.nvmlDeviceSetPersistenceMode(nvml.gpu(), 1)
+        assert pynvml.nvmlDeviceGetPersistenceMode(nvml.gpu()) == 1
+        emulator.reboot()
+        assert pynvml.nvmlDeviceGetPersistenceMode(nvml.gpu()) == 0
+
+
+def test_a_gpu_is_found_by_every_spelling_of_its_address(nvml: Client) -> None:
+    _, client = nvml
+    uuid = pynvml.nvmlDeviceGetUUID(client.gpu())
+    pci = pynvml.nvmlDeviceGetPciInfo(client.gpu())
+    assert (pci.busId, pci.busIdLegacy) == ("00000000:07:00.0", "0000:07:00.0")
+    assert pci.pciDeviceId == 0x233010DE
+    for address in ("00000000:07:00.0", "0000:07:00.0", "0000:07:00"):
+        assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByPciBusId(address)) == uuid
+    assert code_of(pynvml.nvmlDeviceGetHandleByPciBusId, "0000:08:00.0") == NOT_FOUND
+    assert code_of(pynvml.nvmlDeviceGetHandleByPciBusId, "seven") == NOT_FOUND
+
+
+def test_versions_are_what_clients_parse_and_say_what_this_is(nvml: Client) -> None:
+    assert pynvml.nvmlSystemGetDriverVersion() == "580.95.05"
+    assert pynvml.nvmlSystemGetNVMLVersion() == "13.580.95.05-emulator"
+    assert pynvml.nvmlSystemGetCudaDriverVersion() == 13000

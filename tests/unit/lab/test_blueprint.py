@@ -38,7 +38,8 @@ def test_every_need_is_a_step(blueprint: Blueprint) -> None:
 
 def test_losing_one_node_concerns_that_node_only(blueprint: Blueprint) -> None:
     done = {step.name for step in blueprint.steps} - {"machine-n2"}
-    assert {step.name for step in missing(blueprint.steps, done)} == {"machine-n2", "containerd-n2", "kubelet-n2"}
+    lost = {"machine-n2", "containerd-n2", "kubelet-n2", "driver-n2"}
+    assert {step.name for step in missing(blueprint.steps, done)} == lost
 
 
 def test_losing_the_control_machine_leaves_nodes_and_drivers_alone(blueprint: Blueprint) -> None:
