@@ -25,7 +25,7 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef, ClaimView
 from dynamig.protocol.gpus import DeviceNode, DeviceNodes, Gpus
-from dynamig.protocol.invariants import i1_disjoint, i4_ours
+from dynamig.protocol.invariants import i1_disjoint, i2_engines, i4_ours
 from dynamig.protocol.lifecycle import Event, State
 from dynamig.protocol.ports import CdiFiles, Claims, Journal
 from dynamig.protocol.records import ClaimRecord, DeviceRecord
@@ -173,7 +173,7 @@ class ClaimService:
                 waiting_for = self._waiting_for(record)
                 if not waiting_for:
                     intended = record.after(Event.INTEND, now=self._out.wall())
-                    self._check_disjoint(intended)
+                    self._check_invariants(intended)
                     self._out.journal.write(intended)
                     return intended
             left = deadline - self._out.monotonic()
@@ -202,10 +202,14 @@ class ClaimService:
             waiting += [f"claim {r.ref} ({r.state.value})" for r in blockers.claims]
         return waiting
 
-    def _check_disjoint(self, record: ClaimRecord) -> None:
+    def _check_invariants(self, record: ClaimRecord) -> None:
+        """I1 and I2 hold with the record in the books. Callers hold the locks of its GPUs."""
         owners = {**self._out.journal.records(), record.ref.uid: record}
         for gpu in {d.gpu for d in record.devices}:
-            i1_disjoint(gpu, {uid: r.partitions_on(gpu) for uid, r in owners.items() if r.owns_hardware})
+            partitions = {uid: r.partitions_on(gpu) for uid, r in owners.items() if r.owns_hardware}
+            i1_disjoint(gpu, partitions)
+            if (table := self._catalog().of_gpu(gpu).table) is not None:
+                i2_engines(gpu, table, [p for many in partitions.values() for p in many])
 
     def _carry_out(self, record: ClaimRecord) -> Sequence[PreparedDevice]:
         """From *intended* to *prepared*, or everything undone."""

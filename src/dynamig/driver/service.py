@@ -10,7 +10,8 @@ from __future__ import annotations
 import fcntl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
@@ -27,9 +28,9 @@ from dynamig.driver.numbers import NumberFile
 from dynamig.driver.publish import publish
 from dynamig.driver.repair import Repair
 from dynamig.driver.settler import Settler
-from dynamig.errors import DynamigError, Refused
+from dynamig.errors import DynamigError, Refused, Unavailable
 from dynamig.kube import ApiClaims, ApiLease, ApiSlices, connect
-from dynamig.kube.plugin import Answer, Plugin
+from dynamig.kube.plugin import WORKERS, Answer, Plugin
 from dynamig.mig import GpuUuid
 from dynamig.nvml import DeviceTree, NvmlGpus
 from dynamig.protocol.claims import ClaimRef
@@ -50,6 +51,9 @@ RECOVER = 60.0
 
 PREPARE_BUDGET = 40.0
 """Seconds that a prepare may wait in all: the kubelet's call ends at 45."""
+
+PREPARES = WORKERS - 32
+"""Claims that may be in prepare at once. The rest of the kubelet's threads is kept for unprepares."""
 
 SHUTDOWN_GRACE = 10.0
 """Seconds that calls in progress have when the driver is asked to stop."""
@@ -83,6 +87,7 @@ class Driver:
         self._stopping = threading.Event()
         self._failed = False
         self._sequence = 0
+        self._places = threading.BoundedSemaphore(PREPARES)
         self._service = ClaimService(node, outside, lambda: self._catalog, self._changed)
         self._loops = {
             "publish": Loop("publish", self._publish, self._bug),
@@ -135,18 +140,29 @@ class Driver:
 
     def _prepare(self, ref: ClaimRef) -> Sequence[Answer] | str:
         try:
-            devices = self._service.prepare(ref, deadline=time.monotonic() + PREPARE_BUDGET)
+            with self._room():
+                devices = self._service.prepare(ref, deadline=time.monotonic() + PREPARE_BUDGET)
         except DynamigError as error:
             self._settler.failed(ref, error)
-            return f"{error.code}: {error}"
+            return str(error)
         return [Answer((d.request,), d.pool, d.device, (d.cdi_id,)) for d in devices]
 
     def _unprepare(self, ref: ClaimRef) -> str | None:
         try:
             self._service.unprepare(ref.uid)
         except DynamigError as error:
-            return f"{error.code}: {error}"
+            return str(error)
         return None
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        """One of the places for prepares; they may all be waiting, and unprepares still find a thread."""
+        if not self._places.acquire(blocking=False):
+            raise Unavailable("OVERLOADED", f"{PREPARES} claims are being prepared", "it is tried again")
+        try:
+            yield
+        finally:
+            self._places.release()
 
     def _on_registration(self, registered: bool) -> None:
         if registered:

@@ -12,6 +12,7 @@ from typing import Any
 from dynamig.errors import DynamigError
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
+from dynamig.protocol.reasons import is_final
 from dynamig.protocol.records import ClaimRecord, DeviceRecord
 
 MESSAGE_LIMIT = 32768
@@ -29,7 +30,8 @@ def prepared(record: ClaimRecord, driver: str) -> Sequence[Mapping[str, Any]]:
 
 def failed(claim: ClaimView, driver: str, error: DynamigError, now: float) -> Sequence[Mapping[str, Any]]:
     """One entry per allocated device of a claim whose prepare failed with `error`."""
-    condition = _condition("False", _reason(error.code), str(error)[:MESSAGE_LIMIT], now)
+    outlook = "this will not change by itself" if is_final(error) else "it is tried again"
+    condition = _condition("False", _reason(error.code), f"{error} ({outlook})"[:MESSAGE_LIMIT], now)
     return tuple(
         {"driver": driver, "pool": d.pool, "device": d.device, "conditions": [condition]}
         for d in claim.devices_of(driver)

@@ -7,40 +7,51 @@ from __future__ import annotations
 
 from typing import Final
 
+from dynamig.errors import Conflict, DynamigError, Unavailable
+
 RETRY: Final = frozenset(
     {
-        "PLACEMENT_BUSY",  # the claim before us has not left its placement yet
-        "RETIRING",  # this very claim is being unprepared
+        "API_UNAVAILABLE",
+        "CLAIM_CHANGED",  # what it was allocated before is still prepared
+        "CONFLICT",
+        "DEVICE_NODE_MISSING",  # /dev/nvidia* not there yet
+        "GPU_LOST",
         "HELD_ELSEWHERE",  # the claim is still held by another node
         "IN_USE",  # NVML: a client holds the instance or the GPU
-        "DEVICE_NODE_MISSING",  # /dev/nvidia* not there yet
-        "MIG_MODE_SWITCHING",
-        "API_UNAVAILABLE",
-        "NVML_UNAVAILABLE",
-        "NVML_TIMEOUT",
-        "NOT_AS_ASKED",  # read back something else than was asked for
         "JOURNAL_UNWRITABLE",
-        "CONFLICT",
+        "MIG_MODE_SWITCHING",
+        "NOT_AS_ASKED",  # read back something else than was asked for
+        "NOT_FOUND",  # NVML: gone between two calls
+        "NVML_TIMEOUT",
+        "NVML_UNAVAILABLE",
         "OVERLOADED",
+        "PLACEMENT_BUSY",  # the claim before us has not left its placement yet
     }
 )
 
 FINAL: Final = frozenset(
     {
-        "CLAIM_GONE",
+        "ADMIN_ACCESS",
         "CLAIM_DELETED",
-        "CLAIM_CHANGED",
+        "CLAIM_GONE",
+        "FORBIDDEN",
+        "FOREIGN_INSTANCE",
+        "INVALID",
+        "MIG_MODE",
         "NOT_ALLOCATED",
+        "NOT_SUPPORTED",
+        "NO_PERMISSION",
+        "NO_ROOM",
         "RELEASED",
         "UNKNOWN_DEVICE",
-        "FOREIGN_INSTANCE",
-        "MIG_MODE",
+        "UNKNOWN_PROFILE",
         "UNSUPPORTED_CONFIG",
-        "ADMIN_ACCESS",
-        "NO_ROOM",
-        "NO_PERMISSION",
-        "FORBIDDEN",
-        "NOT_SUPPORTED",
-        "INVALID",
     }
 )
+
+
+def is_final(error: DynamigError) -> bool:
+    """Whether trying again cannot help. A code that is in neither list goes by its family."""
+    if error.code in RETRY:
+        return False
+    return error.code in FINAL or not isinstance(error, (Unavailable, Conflict))

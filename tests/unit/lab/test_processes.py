@@ -126,13 +126,16 @@ def test_stop_session_takes_the_children_too(spawn: Spawn) -> None:
 
 @pytest.mark.parametrize("change", [{"start": 1}, {"boot": "another boot"}])
 def test_a_reused_pid_is_never_signalled(spawn: Spawn, change: dict[str, Any]) -> None:
-    record = spawn("sleep", "60")
+    record = spawn("sh", "-c", "sleep 60 & wait")
+    assert eventually(lambda: len(processes.session_members(record.identity)) == 1)
+    (child,) = processes.session_members(record.identity)
     stranger = replace(record.identity, **change)
     assert not processes.alive(stranger)
     assert not processes.send(stranger, signal.SIGKILL)
     processes.stop("stranger", stranger, grace_s=1)
     processes.stop_session("stranger", stranger, grace_s=1)
     assert processes.alive(record.identity)
+    assert processes.alive(child)
 
 
 def test_a_zombie_is_not_alive() -> None:
