@@ -114,7 +114,7 @@ def gather(cache: Path, lab: Path) -> Facts:
     names = {*PROGRAMS, *DEBIAN_PROGRAMS, "gcc"}
     return Facts(
         root=os.geteuid() == 0,
-        programs=frozenset(name for name in names if shutil.which(name)),
+        programs=frozenset(name for name in names if shutil.which(name, path=_search_path())),
         go=_go_version(),
         namespaces=_namespace_problem(["unshare", "--mount", "--pid", "--fork", "true"]),
         overlay="overlay" in Path("/proc/filesystems").read_text().split(),
@@ -122,6 +122,11 @@ def gather(cache: Path, lab: Path) -> Facts:
         cache_gib=_free_gib(cache),
         lab_gib=_free_gib(lab),
     )
+
+
+def _search_path() -> str:
+    """A user's PATH may lack the folders for administrators; what the lab starts looks there too."""
+    return os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 
 
 def parse_go_version(text: str) -> tuple[int, int] | None:

@@ -2,11 +2,11 @@
 
 Ports come in one block of 100 per lab:
 
-    base + 0  kube-apiserver          base + 5  slurmctld   (kept free for it)
-    base + 1  etcd, clients           base + 6  slurmrestd  (kept free for it)
+    base + 0  kube-apiserver          base + 5  slurmctld
+    base + 1  etcd, clients           base + 6  slurmrestd
     base + 2  etcd, peers             base + 10 + 4 i   kubelet of node i
     base + 3  kube-controller-manager base + 11 + 4 i   kubelet's health of node i
-    base + 4  kube-scheduler          base + 12 + 4 i   slurmd of node i (kept free for it)
+    base + 4  kube-scheduler          base + 12 + 4 i   slurmd of node i
 
 Everything listens on 127.0.0.1 only. Default blocks lie in 20000-29999, below the ports that Linux gives to outgoing
 connections (32768 and up); the first one tried follows from the folder, so that a lab finds its ports again.
@@ -60,9 +60,14 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class LabSpec:
+    """`slurm_hooks`: a folder whose `prolog.d` and `epilog.d` hold the scripts that Slurm runs on the nodes around
+    every job; None for those of `deploy/slurm`."""
+
     nodes: tuple[NodeSpec, ...]
     base_port: int
     with_driver: bool = True
+    with_slurm: bool = True
+    slurm_hooks: str | None = None
 
     def index(self, node: str) -> int:
         return [n.name for n in self.nodes].index(node)
@@ -103,16 +108,27 @@ class Ports:
     def scheduler(self) -> int:
         return self.base + 4
 
+    @property
+    def slurmctld(self) -> int:
+        return self.base + 5
+
+    @property
+    def slurmrestd(self) -> int:
+        return self.base + 6
+
     def kubelet(self, index: int) -> int:
         return self.base + 10 + 4 * index
 
     def kubelet_health(self, index: int) -> int:
         return self.base + 11 + 4 * index
 
+    def slurmd(self, index: int) -> int:
+        return self.base + 12 + 4 * index
+
     def all(self, nodes: int) -> tuple[int, ...]:
         """Every port that a lab of so many nodes listens on."""
-        per_node = [port for i in range(nodes) for port in (self.kubelet(i), self.kubelet_health(i))]
-        return (*range(self.base, self.base + 5), *per_node)
+        per_node = [port for i in range(nodes) for port in (self.kubelet(i), self.kubelet_health(i), self.slurmd(i))]
+        return (*range(self.base, self.base + 7), *per_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +223,13 @@ def parse_spec(text: str, where: Path) -> LabSpec:
         if data["v"] != 1:
             raise Refused("NEWER_LAB", f"{where} has version {data['v']}", "use the version that made it")
         nodes = tuple(NodeSpec(node["name"], node["gpus"]) for node in data["nodes"])
-        return LabSpec(nodes, int(data["base_port"]), bool(data["with_driver"]))
+        return LabSpec(
+            nodes,
+            int(data["base_port"]),
+            with_driver=bool(data["with_driver"]),
+            with_slurm=bool(data.get("with_slurm", True)),  # a lab from before Slurm gets it with its next `up`
+            slurm_hooks=data.get("slurm_hooks"),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise Refused("BAD_LAB_FILE", f"{where}: {error!r}", "`lab down` removes the lab") from error
 

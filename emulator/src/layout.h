@@ -7,7 +7,7 @@
  * DIR/state/events   an array of `struct event`, only ever appended to.
  *
  * src/dynamig/testing/emulator/layout.py declares the same structures for the control side; a test compares sizes
- * and offsets. Every size is a power of nothing: limits are storage, no rule depends on them.
+ * and offsets. The limits below are room in a file; no rule depends on them.
  */
 #ifndef DYNAMIG_EMULATOR_LAYOUT_H
 #define DYNAMIG_EMULATOR_LAYOUT_H

@@ -242,14 +242,27 @@ static void add_missing(const struct node *node, const struct gpu *gpu)
     }
 }
 
-static void heal_minors(const struct node *node)
+static bool minor_taken(const struct node *node, uint32_t minor)
 {
-    for (uint32_t g = 0; g < node->gpu_count; g++) {
-        char path[PATH_SIZE];
-        emulator_path(path, "dev/nvidia%u", node->gpus[g].minor);
-        for (uint32_t old = 0; old <= node->gpu_count && access(path, F_OK) != 0; old++)
-            if (old != node->gpus[g].minor)
-                tree_move_gpu(node, &node->gpus[g], old);
+    for (uint32_t g = 0; g < node->gpu_count; g++)
+        if (node->gpus[g].minor == minor)
+            return true;
+    return false;
+}
+
+/* A GPU without its node was renumbered by a writer that died: its files are under a minor that is nobody's now. */
+static void heal_minor(const struct node *node, const struct gpu *gpu)
+{
+    char path[PATH_SIZE];
+    emulator_path(path, "dev/nvidia%u", gpu->minor);
+    if (access(path, F_OK) == 0)
+        return;
+    for (uint32_t old = 0; old <= node->gpu_count; old++) {
+        emulator_path(path, "proc/driver/nvidia/capabilities/gpu%u", old);
+        if (!minor_taken(node, old) && access(path, F_OK) == 0) {
+            tree_move_gpu(node, gpu, old);
+            return;
+        }
     }
 }
 
@@ -259,8 +272,8 @@ void tree_heal(const struct node *node)
     emulator_path(path, "state/tree.dirty");
     if (access(path, F_OK) != 0)
         return;
-    heal_minors(node);
     for (uint32_t g = 0; g < node->gpu_count; g++) {
+        heal_minor(node, &node->gpus[g]);
         remove_dead_access(&node->gpus[g]);
         add_missing(node, &node->gpus[g]);
     }

@@ -49,7 +49,9 @@ class Nvml:
     def fill(self, gi: Any, profile_id: int | None = None) -> Any:
         """A compute instance; without a profile, the first of those with most multiprocessors."""
         if profile_id is None:
-            profile_id = max(self.ci_profiles(gi), key=lambda p: p.multiprocessorCount).id
+            kinds = self.ci_profiles(gi)
+            self.info(gi)  # raises if another process destroyed it while we asked: the list is then cut short
+            profile_id = max(kinds, key=lambda p: p.multiprocessorCount).id
         return pynvml.nvmlGpuInstanceCreateComputeInstance(gi, profile_id)
 
     def ci_profiles(self, gi: Any) -> list[Any]:

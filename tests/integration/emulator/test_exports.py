@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import subprocess
+import sys
 from importlib.metadata import files
 from pathlib import Path
 
@@ -49,8 +50,6 @@ def test_the_generator_refuses_a_header_that_is_not_nvml(tmp_path: Path) -> None
     assert spec is not None
     assert spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
-    import sys
-
     sys.modules["generate"] = generate
     spec.loader.exec_module(generate)
     (tmp_path / "x.h").write_text("nvmlReturn_t nvmlInit(void);\n")

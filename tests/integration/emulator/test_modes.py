@@ -118,6 +118,22 @@ def test_a_switch_may_renumber_the_gpu(make: Make) -> None:
     assert minors == ["2", "0"]
 
 
+def test_a_renumbering_that_died_half_way_is_put_right_and_no_other_gpu_is_touched(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2", mig=False, renumber=True)
+    root = emulator.directory
+    with open_nvml(emulator) as nvml:
+        pynvml.nvmlDeviceSetMigMode(nvml.gpu(1), 1)  # minors 0 and 2
+        (root / "dev/nvidia2").rename(root / "dev/nvidia1")
+        caps = root / "proc/driver/nvidia/capabilities"
+        (caps / "gpu2").rename(caps / "gpu1")
+        (root / "state/tree.dirty").touch()
+        assert pynvml.nvmlDeviceGetCount() == 1
+        pynvml.nvmlDeviceSetPersistenceMode(nvml.gpu(0), 1)
+        assert [pynvml.nvmlDeviceGetMinorNumber(nvml.gpu(g)) for g in (0, 1)] == [0, 2]
+    assert sorted(p.name for p in (root / "dev").glob("nvidia[0-9]")) == ["nvidia0", "nvidia2"]
+    assert {p.name for p in caps.iterdir()} == {"gpu0", "gpu2", "mig"}
+
+
 def test_a_lost_gpu_answers_so_and_can_come_back(make: Make) -> None:
     emulator = make("h100-80gb-sxm5:2")
     with open_nvml(emulator) as nvml:

@@ -230,3 +230,31 @@ def test_instances_by_a_stranger_are_there_and_marked(make: Make) -> None:
     with open_nvml(emulator) as nvml:
         assert len(nvml.mig_devices()) == 1
         assert code_of(nvml.create, 19, 2, 1) == 23
+
+
+OWN_NODE = """
+import os, sys, pynvml
+from dynamig.testing.emulator import Emulator
+pynvml.nvmlInit(); pynvml.nvmlShutdown()
+Emulator(sys.argv[2]).init("h100-80gb-sxm5")  # everything is imported while the interpreter's files can be read
+os.setgid(65534); os.setuid(65534)
+Emulator(sys.argv[1]).init("h100-80gb-sxm5")
+os.environ["DYNAMIG_EMULATOR_DIR"] = sys.argv[1]
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+pynvml.nvmlGpuInstanceCreateComputeInstance(pynvml.nvmlDeviceCreateGpuInstance(gpu, 9), 2)
+print(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)))
+print(os.path.isfile(sys.argv[1] + "/dev/nvidia0"))
+"""
+
+
+@root_only
+def test_an_ordinary_user_can_have_a_node_of_plain_files(make: Make) -> None:
+    other = make()
+    home = other.directory.parent / "nobody"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    for parent in (home.parent, home):
+        parent.chmod(0o755)
+    said = run_python(other, OWN_NODE, str(home / "node"), str(home.parent / "root")).splitlines()
+    assert said == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb", "True"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamig.errors import Conflict, Refused
+from dynamig.errors import Conflict, Refused, Unavailable
 from dynamig.testing.emulator import Emulator, NvmlReturn, parse_duration
 
 
@@ -39,6 +39,28 @@ def test_files_of_proc_and_dev_are_there(emulator: Emulator) -> None:
 def test_a_node_is_not_made_twice(emulator: Emulator) -> None:
     with pytest.raises(Conflict, match="NODE_EXISTS"):
         emulator.init("a30-24gb")
+
+
+def test_half_a_node_is_not_completed(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    with pytest.raises(Conflict, match="NODE_EXISTS"):
+        Emulator(tmp_path).init("a30-24gb")
+
+
+def test_a_place_that_cannot_hold_a_node_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match="NODE_UNWRITABLE"):
+        Emulator(tmp_path / "file/node").init("a30-24gb")
+
+
+def test_without_a_trace_there_is_nothing_to_clear_or_follow(tmp_path: Path) -> None:
+    emulator = Emulator(tmp_path / "node")
+    emulator.init("a30-24gb", trace=False)
+    assert emulator.trace() == []
+    with pytest.raises(Refused, match="NO_TRACE"):
+        emulator.clear_trace()
+    with pytest.raises(Refused, match="NO_TRACE"):
+        next(emulator.follow())
 
 
 def test_what_is_not_a_node_is_refused(tmp_path: Path) -> None:

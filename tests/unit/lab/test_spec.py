@@ -35,7 +35,7 @@ def nodes(*names: str) -> tuple[NodeSpec, ...]:
 
 def test_ports_of_the_largest_lab_are_distinct_and_within_its_block() -> None:
     ports = Ports(FIRST_BASE).all(MAX_NODES)
-    assert len(set(ports)) == len(ports) == 5 + 2 * MAX_NODES
+    assert len(set(ports)) == len(ports) == 7 + 3 * MAX_NODES
     assert all(FIRST_BASE <= port < FIRST_BASE + BLOCK for port in ports)
 
 
@@ -81,8 +81,19 @@ def test_a_folder_is_too_long_when_a_socket_below_it_would_be(excess: int, refus
 
 
 def test_a_spec_survives_its_file() -> None:
-    spec = LabSpec((NodeSpec("n1", GPUS), NodeSpec("n2", "a30-24gb:1")), 20_300, with_driver=False)
+    spec = LabSpec(
+        (NodeSpec("n1", GPUS), NodeSpec("n2", "a30-24gb:1")),
+        20_300,
+        with_driver=False,
+        with_slurm=False,
+        slurm_hooks="/srv/hooks",
+    )
     assert parse_spec(spec.to_json(), ROOT) == spec
+
+
+def test_a_lab_from_before_slurm_gets_it() -> None:
+    text = json.dumps({"v": 1, "nodes": [{"name": "n1", "gpus": GPUS}], "base_port": 20_000, "with_driver": True})
+    assert parse_spec(text, ROOT).with_slurm
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"v": 1, "nodes": [{}], "base_port": 1, "with_driver": true}'])

@@ -119,11 +119,13 @@ class Emulator:
             virtualization=("none", "passthrough", "vgpu").index(virtualization),
             trace=trace,
         )
-        if (self.directory / "state").exists():
-            raise Conflict(
-                "NODE_EXISTS", f"{self.directory} is already an emulated node", "remove it, or choose another"
-            )
-        making.make_node(self.directory, plan)
+        if any((self.directory / part).exists() for part in ("state", "proc", "dev", "sys")):
+            what = f"{self.directory} is already an emulated node, or part of one"
+            raise Conflict("NODE_EXISTS", what, "remove it, or choose another")
+        try:
+            making.make_node(self.directory, plan)
+        except OSError as error:
+            raise Unavailable("NODE_UNWRITABLE", f"{self.directory}: {error}", "choose a directory of yours") from error
         return self.show()
 
     # ---- looking
@@ -149,7 +151,7 @@ class Emulator:
 
     def follow(self, *, poll: float = 0.05) -> Iterator[TracedCall]:
         """Calls as they happen, from now on, without end."""
-        with (self.directory / "trace").open() as lines:
+        with self._trace_file().open() as lines:
             lines.seek(0, os.SEEK_END)
             kept = ""
             while True:
@@ -161,7 +163,12 @@ class Emulator:
                     time.sleep(poll)
 
     def clear_trace(self) -> None:
-        os.truncate(self.directory / "trace", 0)
+        os.truncate(self._trace_file(), 0)
+
+    def _trace_file(self) -> Path:
+        if not (path := self.directory / "trace").exists():
+            raise Refused("NO_TRACE", f"{self.directory} keeps no trace", f"touch {path}: clients then write to it")
+        return path
 
     def counters(self) -> Mapping[str, int]:
         """Calls per symbol since the trace was cleared."""
