@@ -37,7 +37,7 @@ integration: venv emulator
 	$(PYTEST) tests/contract tests/integration -q
 
 e2e: venv emulator lab-up
-	$(PYTEST) tests/e2e -v --durations=10
+	$(PYTEST) tests/e2e -v --durations=10 --timeout=420  # the kubelet retries after 80 s
 
 lab-up: venv emulator ## Real etcd, Kubernetes and two nodes with emulated GPUs; continues where it stopped
 	$(PYTHON) -m lab up $(LAB_ARGS)

@@ -165,8 +165,8 @@ def test_a_foreign_instance_is_withdrawn_not_destroyed_and_comes_back_when_it_is
 
 
 def test_churn_leaves_the_books_straight(cluster: Cluster) -> None:
-    """60 short pods over every 1g slot of both nodes: all succeed, no two instances overlap at any look."""
-    pods = [f"churn-{n}" for n in range(60)]
+    """40 short pods over every 1g slot of both nodes: all succeed, no two instances overlap at any look."""
+    pods = [f"churn-{n}" for n in range(40)]
     for pod in pods:
         cluster.pod(pod, mig(profile="1g.10gb"), command="nvml-list && sleep 0.5")
     end = time.monotonic() + 240
