@@ -4,10 +4,9 @@ memory and a stopwatch at the ports to NVML and to the disk."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -47,6 +46,7 @@ class DriverNode:
         cdi = TimedCdi(SpecFiles(state / "cdi", node.cdi_kind), self.disk)
         outside = Outside(self.gpus, tree, claims, journal, cdi, time.monotonic, time.time)
         self.journal = journal
+        self._state = state
         self._numbers = NumberFile(state / "gpus.json")
         self._catalog = Catalog()
         self.service = ClaimService(node, outside, lambda: self._catalog)
@@ -59,9 +59,7 @@ class DriverNode:
         self._catalog = self._build(readings, {})
         self._catalog = self._build(readings, self.repair.foreign())
 
-    def _build(
-        self, readings: tuple[GpuReading, ...] | Any, foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]
-    ) -> Catalog:
+    def _build(self, readings: Sequence[GpuReading], foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]) -> Catalog:
         return build(NODE, readings, self._numbers.of(readings), GpuPolicies(), foreign)
 
     def plan(self) -> Plan:
@@ -89,6 +87,14 @@ class DriverNode:
 
     def prepare(self, ref: ClaimRef) -> None:
         self.service.prepare(ref, deadline=time.monotonic())
+
+    def unprepare(self, ref: ClaimRef) -> None:
+        self.service.unprepare(ref.uid)
+
+    def sizes(self, ref: ClaimRef) -> dict[str, int]:
+        """Bytes of what is on disk for a prepared claim, by the names of the stopwatch."""
+        folders = {"journal": "claims", "cdi": "cdi"}
+        return {name: next((self._state / at).glob(f"*{ref.uid}.json")).stat().st_size for name, at in folders.items()}
 
     def forget(self, ref: ClaimRef) -> None:
         """The claim's end after it was unprepared: deleted in the API, let go of and out of the journal."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dynamig.mig import CiId, GiId, GpuUuid, Partition
-from dynamig.protocol.gpus import GpuReading, Gpus, LiveInstance
+from dynamig.protocol.gpus import GpuReading, Gpus, LiveInstance, MigMode
 from dynamig.protocol.ports import CdiFiles, Journal
 from dynamig.protocol.records import ClaimRecord
 
@@ -73,6 +73,14 @@ class TimedGpus:
     def reading(self, gpu: GpuUuid) -> GpuReading:
         with self._watch.on("reading"):
             return self._gpus.reading(gpu)
+
+    def minor(self, gpu: GpuUuid) -> int:
+        with self._watch.on("minor"):
+            return self._gpus.minor(gpu)
+
+    def mig_mode(self, gpu: GpuUuid) -> MigMode:
+        with self._watch.on("mig_mode"):
+            return self._gpus.mig_mode(gpu)
 
     def instances(self, gpu: GpuUuid) -> Sequence[LiveInstance]:
         with self._watch.on("instances"):

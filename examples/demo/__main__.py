@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
+import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
+from rich.text import Text
 
 from dynamig.cli.output import stdout
 from dynamig.errors import DynamigError
@@ -21,10 +22,10 @@ from lab.progress import Reporter
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it (128 + SIGINT)."""
 
-Dir = Annotated[
-    Path | None, typer.Option("--dir", help="The lab's folder. Default: $DYNAMIG_LAB_DIR, else .lab in the repository.")
-]
-
+DESCRIPTION = (
+    "Pods get slices of emulated GPUs on real Kubernetes, shown as it happens and checked at the end. "
+    "The lab is in $DYNAMIG_LAB_DIR, else in .lab of the repository, and is brought up if it is not."
+)
 NEXT = """\
 The lab still runs. Try next:
   eval "$(.venv/bin/python -m lab env)"      kubectl talks to the lab
@@ -34,20 +35,21 @@ The lab still runs. Try next:
   make lab-down                              stop it and remove its files"""
 
 
-def main(directory: Dir = None) -> None:
-    """Pods get slices of emulated GPUs on real Kubernetes, shown as it happens and checked at the end."""
+def main() -> int:
+    """The exit status: 0 if all checks passed, 1 if not or if it could not go on, 130 after Ctrl-C."""
+    argparse.ArgumentParser(prog="python -m examples.demo", description=DESCRIPTION).parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a build server's stop is a Ctrl-C
-    console, errors = stdout(), Console(stderr=True)
+    errors = Console(stderr=True)
     try:
-        passed = demo(directory or default_dir(), console)
+        return 0 if demo(default_dir(), stdout()) else 1
     except DynamigError as error:
-        errors.print(f"[red]error:[/red] {error.what}", highlight=False, soft_wrap=True)
-        errors.print(f"  [dim]next:[/dim] {error.next_step or 'make lab-status'}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from error
+        errors.print(Text.assemble(("error: ", "red"), error.what), soft_wrap=True)
+        errors.print(Text.assemble(("next: ", "dim"), error.next_step or "make lab-status"), soft_wrap=True)
+        return 1
     except KeyboardInterrupt:
-        errors.print("interrupted: `make demo` plays it again from the start, `make lab-down` removes the lab")
-        raise typer.Exit(INTERRUPTED) from None
-    raise typer.Exit(0 if passed else 1)
+        text = "interrupted: `make demo` plays it again from the start, `make lab-down` removes the lab"
+        errors.print(text, highlight=False, soft_wrap=True)
+        return INTERRUPTED
 
 
 def demo(directory: Path, console: Console) -> bool:
@@ -69,4 +71,4 @@ def demo(directory: Path, console: Console) -> bool:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(main())

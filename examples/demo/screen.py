@@ -20,6 +20,7 @@ from examples.demo.seen import PodSeen, Snapshot
 
 ASKS: Mapping[str, str] = {role.pod: role.asks for role in cast.ROLES}
 FRAMES_PER_S = 8
+WHO = "Asked were NVML inside the containers, NVML and disks of the nodes, and the API server: each without the others."
 WIDE = 120
 """Columns from which the picture has room for UUIDs."""
 
@@ -69,6 +70,8 @@ class Screen:
         told = f"{failed} of {len(checks)} checks FAILED" if failed else f"all {len(checks)} checks passed"
         self._console.print()
         self._console.print(table(checks, wide=self._console.width >= WIDE))
+        self._console.print()
+        self._console.print(Text(WHO, "dim"))
         self._console.print()
         self._console.print(Text(f"{told}, {self.seconds:.0f} s in all", "bold red" if failed else "bold green"))
         self._console.print()

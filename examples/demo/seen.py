@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dynamig.cli.view import GpuView, Holding, gpu_views
+from dynamig.cli.view import GpuView, Holding, HoldingState, gpu_views
 from dynamig.dra import PublishedDevice, read_pools
 
 MIB = 1 << 20
@@ -45,6 +45,11 @@ class Snapshot:
 
     def of_pod(self, name: str) -> tuple[Holding, ...]:
         return tuple(h for g in self.gpus for h in g.holdings if name in h.pods)
+
+    def served(self, name: str) -> bool:
+        """The pod runs, and its claim tells what it got: the driver reports that beside the kubelet's own work."""
+        pod, held = self.pod(name), self.of_pod(name)
+        return pod is not None and pod.running and bool(held) and all(h.state is HoldingState.READY for h in held)
 
     @property
     def holdings(self) -> tuple[Holding, ...]:

@@ -71,7 +71,7 @@ class Stage:
         names = tuple(pods)
 
         def up(now: Snapshot) -> bool:
-            return all((pod := now.pod(name)) is not None and pod.running for name in names)
+            return all(now.served(name) for name in names)
 
         return self.until(f"{' and '.join(names)} running", up, names)
 
@@ -173,11 +173,17 @@ class Stage:
 
     def _stuck(self, what: str, now: Snapshot, pods: Iterable[str]) -> Unavailable:
         """The error for a step that does not happen: with the pods' events and the logs to read."""
-        lines = [what, *(line for name in pods for line in self._about(name, now))]
-        nodes = sorted({p.node for name in pods if (p := now.pod(name)) and p.node} or self._lab.nodes)
-        logs = " ".join(str(self._lab.log(f"driver-{node}")) for node in nodes)
-        look = f"python -m lab kubectl describe pods --namespace {NAMESPACE}; logs: {logs}"
+        names = tuple(pods)
+        lines = [what, *(line for name in names for line in self._about(name, now))]
+        lab = f"python -m lab kubectl --dir {self._lab.layout.root}"
+        look = f"all is left as it is: {lab} describe pods -n {NAMESPACE}; read {' '.join(self._logs(names, now))}"
         return Unavailable("DEMO_STUCK", "\n  ".join(lines), look)
+
+    def _logs(self, names: Iterable[str], now: Snapshot) -> list[str]:
+        """Of who is on: the scheduler for a pod without a node, else the driver and the kubelet of the node."""
+        nodes = {pod.node for name in names if (pod := now.pod(name)) is not None}
+        daemons = {d for n in nodes for d in ((f"driver-{n}", f"kubelet-{n}") if n else ("kube-scheduler",))}
+        return [str(self._lab.log(daemon)) for daemon in sorted(daemons or {"kube-controller-manager"})]
 
     def _about(self, name: str, now: Snapshot) -> Iterable[str]:
         pod = now.pod(name)

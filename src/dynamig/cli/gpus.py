@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 from rich.text import Text
 
 from dynamig.cli import draw, view
@@ -103,17 +102,6 @@ def _kubeconfig(given: str | None, home: Callable[[], Path] = Path.home) -> Path
     paths = [Path(p) for p in given.split(os.pathsep) if p] if given else [home() / ".kube/config"]
     for path in paths:
         if path.exists():
-            return _readable(path)
+            return path
     listed = ", ".join(map(str, paths))
     raise Refused("BAD_KUBECONFIG", f"no kubeconfig: {listed} does not exist", "give --kubeconfig or set KUBECONFIG")
-
-
-def _readable(path: Path) -> Path:
-    """The path, if a kubeconfig is there."""
-    try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise Refused("BAD_KUBECONFIG", f"{path} cannot be read: {error}", "give another --kubeconfig") from error
-    if not isinstance(content, dict) or not content.get("clusters") or not content.get("contexts"):
-        raise Refused("BAD_KUBECONFIG", f"{path} names no cluster and context", "give another --kubeconfig")
-    return path

@@ -5,6 +5,7 @@ A device name is looked up, never parsed: the catalog was built from what NVML s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from types import MappingProxyType
 from dynamig.dra import Device, GpuFacts, Pool, Taint, gpu_pool
 from dynamig.driver.config import GpuPolicies, GpuPolicy, ModePolicy, Policy
 from dynamig.errors import Refused
-from dynamig.mig import GpuUuid, Partition, Table
+from dynamig.mig import Geometry, GpuUuid, Partition, Table
 from dynamig.protocol import names
 from dynamig.protocol.gpus import GpuReading, LiveInstance, MigMode
 
@@ -85,16 +86,27 @@ def _offer(node: str, reading: GpuReading, number: int, policy: GpuPolicy) -> Of
     whole, partitioned, why = _shapes(reading, policy)
     facts = _facts(reading, number, partitioned=partitioned)
     try:
-        pool = gpu_pool(node, facts, profiles=_allowed(policy, facts))
+        pool = _pool(node, facts, _allowed(policy, facts))
     except Refused as refused:
         if refused.code != "TOO_MANY_SLICES":
             raise
         whole, partitioned, why = True, False, refused.what
-        pool = gpu_pool(node, replace(facts, geometry=None))
+        pool = _pool(node, replace(facts, geometry=None), None)
     if not whole:
         pool = replace(pool, devices=tuple(d for d in pool.devices if d.partition is not None))
-    table = Table(reading.geometry) if reading.geometry is not None and partitioned else None
+    table = _table(reading.geometry) if reading.geometry is not None and partitioned else None
     return Offer(reading, policy, pool, table, why)
+
+
+@functools.lru_cache(maxsize=64)
+def _pool(node: str, facts: GpuFacts, profiles: frozenset[str] | None) -> Pool:
+    """Pure, and the same at each look at an unchanged GPU; a pool takes about 20 ms to work out (bench/start.py)."""
+    return gpu_pool(node, facts, profiles=profiles)
+
+
+@functools.lru_cache(maxsize=64)
+def _table(geometry: Geometry) -> Table:
+    return Table(geometry)
 
 
 def _shapes(reading: GpuReading, policy: GpuPolicy) -> tuple[bool, bool, str]:

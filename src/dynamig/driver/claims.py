@@ -366,7 +366,7 @@ class ClaimService:
             self._out.cdi.write(record.ref.uid, spec)
 
     def _nodes(self, device: DeviceRecord) -> Sequence[DeviceNode]:
-        minor = self._out.gpus.reading(device.gpu).minor  # read now: a mode switch may have changed it
+        minor = self._out.gpus.minor(device.gpu)  # read now: a mode switch may have changed it
         nodes = tuple(self._out.nodes.gpu_nodes(minor))
         if device.live is None:
             return nodes

@@ -57,7 +57,7 @@ def use_mode(gpus: Gpus, gpu: GpuUuid, *, partitioned: bool, may_switch: bool) -
 
     Raises Refused MIG_MODE where it is not and we may not switch it.
     """
-    mode = gpus.reading(gpu).mig_mode
+    mode = gpus.mig_mode(gpu)
     if mode is MigMode.ABSENT or (mode is MigMode.ON) == partitioned:
         return False
     if not may_switch:

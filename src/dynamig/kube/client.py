@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
+import yaml
 from lightkube import ApiError, Client, KubeConfig
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
@@ -36,11 +37,22 @@ def connect(kubeconfig: Path | None, *, field_manager: str | None = None) -> Cli
     Tokens from files are read again when the server refuses the old one (lightkube's token file authentication).
     """
     try:
-        config = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_service_account()
+        config = KubeConfig.from_file(_readable(kubeconfig)) if kubeconfig else KubeConfig.from_service_account()
         return Client(config.get(), timeout=httpx2.Timeout(READ_TIMEOUT), field_manager=field_manager)
     except ConfigError as error:
         where = kubeconfig or "the pod's service account"
         raise Refused("BAD_KUBECONFIG", f"{where}: {error}", "give a readable kubeconfig") from error
+
+
+def _readable(path: Path) -> Path:
+    """The path, if a kubeconfig is there: lightkube lets errors of YAML and of missing keys through."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise Refused("BAD_KUBECONFIG", f"{path} cannot be read: {error}", "give another kubeconfig") from error
+    if not isinstance(content, dict) or not content.get("clusters") or not content.get("contexts"):
+        raise Refused("BAD_KUBECONFIG", f"{path} names no cluster and context", "give another kubeconfig")
+    return path
 
 
 @contextmanager

@@ -63,6 +63,12 @@ class NvmlGpus:
     def reading(self, gpu: GpuUuid) -> GpuReading:
         return self._on(gpu, "reading the GPU", self._read)
 
+    def minor(self, gpu: GpuUuid) -> int:
+        return self._on(gpu, "reading its minor", lambda h: int(pynvml.nvmlDeviceGetMinorNumber(h)))
+
+    def mig_mode(self, gpu: GpuUuid) -> MigMode:
+        return self._on(gpu, "reading its MIG mode", lambda h: read_mig_mode(h)[0])
+
     def instances(self, gpu: GpuUuid) -> Sequence[LiveInstance]:
         return self._on(gpu, "listing GPU instances", instances.list_instances)
 

@@ -24,7 +24,8 @@ def list_instances(handle: Handle) -> tuple[LiveInstance, ...]:
     """Every GPU instance with its compute instances; empty with MIG off."""
     with translated("listing GPU instances"):
         uuids = dict(_mig_uuids(handle))
-        return tuple(sorted(_live(gi, uuids) for gi in _gpu_instances(handle)))
+        compute_profiles: dict[int, tuple[Any, ...]] = {}  # GPU instance profile to its compute instance profiles
+        return tuple(sorted(_live(gi, uuids, compute_profiles) for gi in _gpu_instances(handle)))
 
 
 def _gpu_instances(handle: Handle) -> Iterator[Any]:
@@ -38,19 +39,22 @@ def _gpu_instances(handle: Handle) -> Iterator[Any]:
         yield from array[: count.value]
 
 
-def _live(gi: Any, uuids: dict[tuple[int, int], MigUuid]) -> LiveInstance:
+def _live(gi: Any, uuids: dict[tuple[int, int], MigUuid], compute_profiles: dict[int, tuple[Any, ...]]) -> LiveInstance:
     info = pynvml.nvmlGpuInstanceGetInfo(gi)
-    gi_id = int(info.id)
+    gi_id, profile = int(info.id), int(info.profileId)
+    if profile not in compute_profiles:
+        compute_profiles[profile] = tuple(_compute_profile_infos(gi))
+    ids = _compute_instance_ids(gi, compute_profiles[profile])
     return LiveInstance(
         gi_id=GiId(gi_id),
-        profile=GiProfileId(int(info.profileId)),
+        profile=GiProfileId(profile),
         placement=Placement(int(info.placement.start), int(info.placement.size)),
-        compute=tuple(sorted(ComputeInstance(CiId(ci), uuids.get((gi_id, ci))) for ci in _compute_instance_ids(gi))),
+        compute=tuple(sorted(ComputeInstance(CiId(ci), uuids.get((gi_id, ci))) for ci in ids)),
     )
 
 
-def _compute_instance_ids(gi: Any) -> Iterator[int]:
-    for info in _compute_profile_infos(gi):
+def _compute_instance_ids(gi: Any, profiles: tuple[Any, ...]) -> Iterator[int]:
+    for info in profiles:
         array = (pynvml.c_nvmlComputeInstance_t * int(info.instanceCount))()
         count = c_uint(0)
         pynvml.nvmlGpuInstanceGetComputeInstances(gi, int(info.id), array, byref(count))

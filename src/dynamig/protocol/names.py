@@ -21,6 +21,18 @@ HOLD: Final = "dynamig.io/hold"
 RELEASE: Final = "dynamig.io/release"
 """Claim annotation: the bridge has let go of this allocation."""
 
+VERIFIED: Final = "dynamig.io/verified"
+"""Claim annotation: when the bridge re-checked the allocation and found it alone on its memory slices."""
+
+GATE: Final = "dynamig.io/slurm"
+"""Pod scheduling gate, put by admission in Slurm namespaces and removed by the bridge."""
+
+SCHEDULER_LABEL: Final = "dynamig.io/scheduler"
+"""Namespace label; the value `slurm` makes every pod with claims of ours pay in Slurm."""
+
+MANAGED_TAINT: Final = "dynamig.io/slurm"
+"""Device taint `managed:NoSchedule`: kube-scheduler never allocates the device behind the bridge's back."""
+
 FOREIGN_TAINT: Final = "dynamig.io/foreign"
 """Device taint: an instance that we cannot prove to be ours sits on memory slices of this device."""
 

@@ -22,7 +22,8 @@ def check_gpus(gpus: Gpus, gpu: GpuUuid) -> None:
     """On an empty GPU with MIG on: make, see, refuse what overlaps, destroy in order, and end empty."""
     reading = gpus.reading(gpu)
     assert reading.uuid == gpu
-    assert reading.mig_mode is MigMode.ON
+    assert reading.mig_mode is gpus.mig_mode(gpu) is MigMode.ON
+    assert reading.minor == gpus.minor(gpu)
     assert reading.geometry is not None
     assert not gpus.instances(gpu), "the GPU must be empty"
     smallest = min(reading.geometry.partitions(), key=lambda p: (p.placement.size, p.placement.start))

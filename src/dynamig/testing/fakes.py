@@ -57,6 +57,12 @@ class FakeGpus:
     def reading(self, gpu: GpuUuid) -> GpuReading:
         return self._readings[gpu]
 
+    def minor(self, gpu: GpuUuid) -> int:
+        return self._readings[gpu].minor
+
+    def mig_mode(self, gpu: GpuUuid) -> MigMode:
+        return self._readings[gpu].mig_mode
+
     def instances(self, gpu: GpuUuid) -> Sequence[LiveInstance]:
         self.faults.check("instances")
         with self._lock:

@@ -1,0 +1,189 @@
+"""Bars and columns: right in a narrow and in a wide terminal, whole in a pipe."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from dynamig.cli import draw
+from dynamig.cli.output import PIPE_WIDTH, Page
+from dynamig.cli.view import GpuView, gpu_views
+from dynamig.dra import Pool
+from tests.unit.cli.cluster import Object, claim, device, in_the_way, pool, ready, slices
+
+PIPE = Page(width=None, colour=False)
+A, B = pool("n1", 0), pool("n1", 1)
+UUID = "MIG-6708aee0-8cc9-5500-ae99-4bd150dc12d5"
+
+
+def printed(drawn: RenderableType, width: int = PIPE_WIDTH, *, colour: bool = False) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, force_terminal=colour, color_system="256" if colour else None)
+    console.print(drawn, soft_wrap=isinstance(drawn, Text))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def held(name: str, part: str, among: Pool = A, *, pods: Sequence[str] = ()) -> Object:
+    devices = [(among, device(part, among))]
+    made = ready(claim(name, devices, pods=pods), devices)
+    for entry in made["status"]["devices"]:
+        entry["data"]["uuid"] = UUID
+    return made
+
+
+def cluster() -> tuple[GpuView, ...]:
+    return gpu_views(
+        slices(A) + slices(B),
+        [
+            held("notebook-gpu-x7k2p", "1g10gb-19-6", pods=["notebook"]),
+            held("inference-gpu-b9d4q", "3g40gb-9-0", pods=["inference"]),
+            held("team", "gpu-1", B, pods=["team-alice", "team-bob"]),
+        ],
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_bars_fit_the_terminal(width: int) -> None:
+    lines = printed(draw.gpus(cluster(), Page(width, False)), width)
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_a_bar_at_eighty_columns() -> None:
+    lines = printed(draw.gpus(cluster(), Page(80, False)), 80)
+    assert lines[:3] == [
+        "n1  NVIDIA H100 80GB HBM3",
+        "  gpu-0  3g.40gb━━━━━━━━ ··· ··· 1g━ ···  ■ ml/inference 3g.40gb",
+        "                                          ■ ml/notebook 1g.10gb",
+    ]
+
+
+def test_a_wide_terminal_has_room_for_the_whole_profile() -> None:
+    (line,) = [text for text in printed(draw.gpus(cluster(), Page(160, False)), 160) if "gpu-0" in text]
+    assert "1g.10gb" in line.split("■")[0]
+
+
+def test_the_full_gpu_is_one_block_over_all_slices() -> None:
+    views = gpu_views(slices(A), [claim("c", [(A, A.full_gpu)])])
+    assert draw.bar(views[0], 3, {}).plain == "whole" + "━" * 26
+
+
+def test_a_gpu_without_slices_is_drawn_whole() -> None:
+    plain = pool(geometry=None)
+    free, taken = (gpu_views(slices(plain), c)[0] for c in ([], [claim("c", [(plain, plain.full_gpu)])]))
+    assert draw.bar(free, 3, {}).plain == "·" * 31
+    assert draw.bar(taken, 3, {}).plain == "whole" + "━" * 26
+
+
+def test_what_is_withdrawn_is_crossed_and_explained() -> None:
+    foreign = pool(taints=in_the_way({6}, A))
+    (view,) = gpu_views(slices(foreign), [])
+    assert draw.bar(view, 3, {}).plain == "··· ··· ··· ··· ··· ··· ××× ×××"
+    assert any("instance of unknown owner" in line for line in printed(draw.legend(view, {})))
+
+
+def test_a_problem_is_told() -> None:
+    (view,) = gpu_views(slices(A)[1:], [])
+    assert printed(draw.legend(view, {})) == ["! 1 slices seen, 2 announced"]
+
+
+def test_a_holder_that_is_not_ready_has_its_state_behind_it() -> None:
+    (view,) = gpu_views(slices(A), [claim("c", [(A, device("1g10gb-19-6", A))], pods=["p"])])
+    assert printed(draw.legend(view, {})) == ["■ ml/p 1g.10gb (allocated)"]
+
+
+def test_a_claim_with_several_devices_has_one_line() -> None:
+    both = [(A, device("1g10gb-19-6", A)), (A, device("3g40gb-9-0", A))]
+    (view,) = gpu_views(slices(A), [ready(claim("c", both, pods=["p"]), both)])
+    assert printed(draw.legend(view, {})) == ["■ ml/p 3g.40gb, 1g.10gb"]
+
+
+@pytest.mark.parametrize(
+    ("width", "label"), [(10, "1g.10gb+me"), (9, "1g+me"), (5, "1g+me"), (4, "1g"), (2, "1g"), (1, "1")]
+)
+def test_a_label_says_as_much_as_fits(width: int, label: str) -> None:
+    (view,) = gpu_views(slices(A), [claim("c", [(A, device("1g10gb-me", A))])])
+    assert draw._label(view.holdings[0], width) == label
+
+
+def test_neighbours_on_a_gpu_have_different_colours() -> None:
+    places = ["1g10gb-19-0", "1g10gb-19-1", "1g10gb-19-2", "1g10gb-19-3", "1g10gb-19-4", "1g10gb-19-5", "1g10gb-19-6"]
+    views = gpu_views(slices(A), [held(f"c{i}", place) for i, place in enumerate(places)])
+    palette = draw.colours(views)
+    assert len(set(palette.values())) == 7
+
+
+def test_a_claim_keeps_its_colour_when_another_comes() -> None:
+    one = gpu_views(slices(A), [held("a", "1g10gb-19-0")])
+    two = gpu_views(slices(A), [held("a", "1g10gb-19-0"), held("b", "1g10gb-19-5")])
+    assert draw.colours(two)["ml", "a"] == draw.colours(one)["ml", "a"]
+
+
+def test_a_pipe_has_one_line_for_each_gpu_and_countable_columns() -> None:
+    head, *rows = printed(draw.gpus(cluster(), PIPE))
+    assert len(rows) == 2
+    columns = head.split()
+    for row in rows:
+        assert len(row.split(None, len(columns) - 1)) == len(columns)
+    assert rows[0].split()[:3] == ["n1/gpu-0", "4-5,7", "ml/inference:3g.40gb,ml/notebook:1g.10gb"]
+
+
+def test_a_pipe_tells_withdrawn_and_problem_in_one_word() -> None:
+    foreign = pool(taints=in_the_way({0}, A))
+    _, row = printed(draw.gpus(gpu_views(slices(foreign)[1:], []), PIPE))
+    assert row.split()[3:5] == ["0", "1_slices_seen,_2_announced"]
+
+
+def test_holdings_in_a_pipe_are_never_cut() -> None:
+    long = "a-pod-with-a-name-as-long-as-kubernetes-lets-people-give-to-one-" + "x" * 180
+    views = gpu_views(slices(A), [held("c" * 200, "1g10gb-19-6", pods=[long])])
+    head, row = printed(draw.holdings(views, PIPE))
+    assert head.split() == ["NAMESPACE", "POD", "CLAIM", "GPU", "PROFILE", "SLICES", "STATE", "UUID", "DEVICE"]
+    assert row.split() == [
+        "ml", long, "c" * 200, "n1/gpu-0", "1g.10gb", "6", "ready", UUID, "gpu-0-mig-1g10gb-19-6",
+    ]  # fmt: skip
+
+
+def test_holdings_take_two_lines_where_one_is_too_narrow() -> None:
+    lines = printed(draw.holdings(cluster(), Page(80, False)), 80)
+    assert lines[:3] == [
+        "POD                     GPU       PROFILE  SLICES  STATE",
+        "ml/inference            n1/gpu-0  3g.40gb  0-3     ready",
+        f"  {UUID}",
+    ]
+    assert max(map(cell_len, lines)) <= 80
+
+
+def test_holdings_take_one_line_where_there_is_room() -> None:
+    lines = printed(draw.holdings(cluster(), Page(200, False)), 200)
+    assert len(lines) == 4
+    assert all(UUID in line for line in lines[1:])
+
+
+def test_a_failure_is_shown_with_its_reason_in_every_width() -> None:
+    failed = claim("c", [(A, device("1g10gb-19-6", A))])
+    condition = {"type": "Prepared", "status": "False", "message": "a client\nholds it"}
+    failed["status"]["devices"] = [
+        {"driver": "gpu.nvidia.com", "pool": A.name, "device": "gpu-0-mig-1g10gb-19-6", "conditions": [condition]}
+    ]
+    views = gpu_views(slices(A), [failed])
+    for page in (PIPE, Page(80, False), Page(200, False)):
+        assert any(
+            "a client holds it" in line for line in printed(draw.holdings(views, page), page.width or PIPE_WIDTH)
+        )
+
+
+@pytest.mark.parametrize(
+    ("slices", "text"), [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((0, 1, 4, 6, 7), "0-1,4,6-7")]
+)
+def test_ranges(slices: tuple[int, ...], text: str) -> None:
+    assert draw.ranges(slices) == text
+
+
+def test_colour_marks_blocks_instead_of_lines() -> None:
+    lines = printed(draw.gpus(cluster(), Page(80, True)), 80, colour=True)
+    assert not any("━" in line for line in lines)

@@ -1,0 +1,66 @@
+"""The picture and the table: within the terminal's width, whole without one."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from dynamig.cli.output import PIPE_WIDTH, Page
+from examples.demo.checks import Check, all_checks
+from examples.demo.screen import Screen, picture, table
+from tests.unit.examples.world import evidence, moment
+
+
+def console(width: int) -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(file=text, width=width, color_system=None), text
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_picture_fits_and_has_every_pod(width: int) -> None:
+    to, text = console(width)
+    to.print(picture(evidence().full.api, Page(width, False), width))
+    lines = text.getvalue().splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert len(lines) <= 24, "a terminal of usual height shows it whole"
+    for pod in evidence().full.api.pods:
+        assert any(pod.name in line for line in lines)
+
+
+def test_the_picture_says_who_waits() -> None:
+    to, text = console(80)
+    to.print(picture(evidence().full.api, Page(80, False), 80))
+    (line,) = [line for line in text.getvalue().splitlines() if "latecomer" in line]
+    assert line.split()[-1] == "waits"
+
+
+def test_the_table_in_a_pipe_has_one_line_for_each_check() -> None:
+    to, text = console(PIPE_WIDTH)
+    checks = all_checks(evidence())
+    to.print(table(checks, wide=True))
+    head, *rows = text.getvalue().splitlines()
+    assert head.split() == ["CHECK", "ASKED", "SEEN"]
+    assert len(rows) == len(checks)
+    assert all(row.startswith("pass") and check.seen in row for row, check in zip(rows, checks, strict=True))
+
+
+def test_the_verdict_counts_what_failed() -> None:
+    to, text = console(PIPE_WIDTH)
+    Screen(to).verdict([Check("a", "s", "x", True), Check("b", "s", "y", False)])
+    assert "1 of 2 checks FAILED" in text.getvalue()
+    assert "FAIL  b" in text.getvalue()
+
+
+def test_lines_without_a_terminal_are_timestamped_and_whole() -> None:
+    to, text = console(PIPE_WIDTH)
+    screen = Screen(to)
+    screen.show(moment(()).api)
+    with screen.live():
+        screen.show(moment(("notebook",)).api)
+    cut = [line for line in text.getvalue().splitlines() if "is cut for notebook" in line]
+    assert len(cut) == 1
+    assert cut[0].split()[1] == "s"
+    assert cut[0].rstrip().endswith("MIG-n1/gpu-0-gpu-0-mig-1g10gb-19-6")
