@@ -10,6 +10,7 @@ import yaml
 
 from dynamig.cli import gpus
 from dynamig.errors import Refused, Unavailable
+from dynamig.kube.client import connect
 
 
 def kubeconfig(path: Path, server: str) -> Path:
@@ -43,7 +44,7 @@ def test_a_file_that_is_no_kubeconfig_is_refused_by_name(tmp_path: Path, content
     path = tmp_path / "config"
     path.write_text(content)
     with pytest.raises(Refused, match=str(path)) as told:
-        gpus._kubeconfig(str(path))
+        connect(path)
     assert told.value.code == "BAD_KUBECONFIG"
 
 
