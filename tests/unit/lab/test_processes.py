@@ -81,7 +81,8 @@ def test_a_spawned_daemon_is_recorded_logs_and_leads_a_session(spawn: Spawn, tmp
 def test_a_daemon_ignores_no_signal_because_its_starter_did(spawn: Spawn) -> None:
     status = Path(f"/proc/{spawn('sleep', '60').identity.pid}/status").read_text()
     (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
-    assert int(ignored, 16) == 0
+    settable = sum(1 << (number - 1) for number in signal.valid_signals())  # 32 and 33 are the C library's own
+    assert int(ignored, 16) & settable == 0
 
 
 def test_a_program_that_is_not_there_is_an_error_of_the_start(tmp_path: Path) -> None:
