@@ -39,6 +39,9 @@ FOREIGN_TAINT: Final = "dynamig.io/foreign"
 MIG_MODE_TAINT: Final = "dynamig.io/mig-mode"
 """Device taint: the GPU's present MIG mode, which we may not switch, rules this device out."""
 
+CONDITION: Final = "dynamig.io/Slurm"
+"""Pod condition type: why the pod waits in Slurm."""
+
 PREPARED: Final = "Prepared"
 """Condition type on `status.devices[]` of a claim."""
 

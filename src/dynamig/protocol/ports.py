@@ -37,6 +37,38 @@ class Claims(Protocol):
         ...
 
 
+class SetObjects(Protocol):
+    """Pods and claims of Slurm namespaces, as the bridge writes them. Every write names the resourceVersion that it was
+    decided on and raises Conflict if that has passed."""
+
+    def note(self, claim: ClaimView, annotations: Mapping[str, str]) -> ClaimView:
+        """`held` and Kubernetes' delete-protection finalizer, and `annotations`, are on the claim."""
+        ...
+
+    def allocate(self, claim: ClaimView, allocation: Mapping[str, Any]) -> ClaimView: ...
+    def deallocate(self, claim: ClaimView) -> ClaimView:
+        """No allocation, and no word that it was verified."""
+        ...
+
+    def let_go(self, claim: ClaimView) -> None: ...
+    def current(self, claim: ClaimRef) -> Seen[ClaimView]: ...
+    def all_held(self) -> Sequence[ClaimView]:
+        """Every claim that is allocated or carries our finalizer, read from the server now."""
+        ...
+
+    def ungate(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
+        """Toleration for managed nodes and the gate's removal, in one patch."""
+        ...
+
+    def tell(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+        """The pod's condition `dynamig.io/slurm` says this; not written if it already does."""
+        ...
+
+    def end(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+        """The pod is being deleted, gracefully, and an event says why."""
+        ...
+
+
 class Slices(Protocol):
     """ResourceSlices of this driver on this node, as plain API objects."""
 

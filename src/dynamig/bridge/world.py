@@ -1,0 +1,201 @@
+"""What the bridge knows at one moment, as plain values: pods, claims, nodes, jobs. Nothing here asks anybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from dynamig.dra import PublishedPool
+from dynamig.mig import GpuUuid
+from dynamig.protocol import names
+from dynamig.protocol.claims import ClaimView, read_claim
+from dynamig.protocol.identity import JobKey
+from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PodRef:
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod of a Slurm namespace. `claims`: names of its ResourceClaims; `pending_claims`: some are not made yet."""
+
+    ref: PodRef
+    resource_version: str
+    gated: bool
+    deleting: bool
+    node: str | None
+    phase: str
+    claims: tuple[str, ...]
+    pending_claims: bool
+    created: float
+    unschedulable_since: float | None
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+    @property
+    def over(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class SetClaim:
+    """One claim of a set, with the API object that the allocator reads."""
+
+    view: ClaimView
+    body: Mapping[str, Any]
+
+    @property
+    def note(self) -> HoldNote | None:
+        return hold_note(self.view)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldNote:
+    """What the bridge wrote on a claim before it acted: the set, the attempt, the job once it is known."""
+
+    set_uid: str
+    attempt: int
+    job: JobKey | None
+    devices: tuple[tuple[str, str], ...]
+
+    def to_json(self) -> str:
+        body: dict[str, Any] = {
+            "set": self.set_uid,
+            "attempt": self.attempt,
+            "devices": [{"pool": p, "device": d} for p, d in self.devices],
+        }
+        if self.job is not None:
+            body["job"] = {"id": self.job.job_id, "since": self.job.since}
+        return json.dumps(body, sort_keys=True)
+
+
+def hold_note(claim: ClaimView) -> HoldNote | None:
+    """The note on a claim; None if there is none of the bridge's (a driver's own has no set)."""
+    try:
+        body = json.loads(claim.annotations[names.HOLD])
+        job = body.get("job")
+        return HoldNote(
+            set_uid=str(body["set"]),
+            attempt=int(body["attempt"]),
+            job=None if job is None else JobKey(int(job["id"]), str(job["since"])),
+            devices=tuple((str(d["pool"]), str(d["device"])) for d in body["devices"]),
+        )
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node that both systems have. `claims`: UIDs that its driver reports living or intended; `reported`: when, in
+    seconds of the epoch; `map`: Slurm index to GPU. `ready`: driver fresh, registered, and the map is good."""
+
+    name: str
+    slurm: SlurmNodeName
+    ready: bool
+    why_not: str
+    claims: frozenset[str]
+    reported: float
+    map: Mapping[int, GpuUuid]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One picture of everything. `pools`: ours, complete ones only, by GPU; `claims`: every claim that has a device of
+    ours allocated or carries our finalizer, by UID."""
+
+    now: float
+    pods: Mapping[str, PodView]
+    claims: Mapping[str, SetClaim]
+    pools: Mapping[GpuUuid, PublishedPool]
+    classes: Mapping[str, Mapping[str, Any]]
+    nodes: Mapping[str, NodeView]
+    jobs: Sequence[Job]
+    slurm_nodes: Mapping[SlurmNodeName, SlurmNode]
+    account: Account = field(default_factory=lambda: Account())
+
+    def claims_of(self, pod: PodView) -> tuple[SetClaim, ...] | None:
+        """The pod's claims; None while one of them is not made yet."""
+        by_name = {(c.view.ref.namespace, c.view.ref.name): c for c in self.claims.values()}
+        found = [by_name.get((pod.ref.namespace, name)) for name in pod.claims]
+        if pod.pending_claims or any(c is None for c in found):
+            return None
+        return tuple(c for c in found if c is not None)
+
+    def footprints(self) -> Mapping[tuple[str, str], frozenset[tuple[str, int]]]:
+        """(pool, device) to the (GPU, memory slice) pairs that it takes; a GPU without partitions is slice -1."""
+        return {
+            (pool.name, device.name): frozenset((gpu, s) for s in device.memory_slices or (-1,))
+            for gpu, pool in self.pools.items()
+            for device in pool.devices
+        }
+
+    def node_of_gpu(self, gpu: GpuUuid) -> NodeView | None:
+        return next((n for n in self.nodes.values() if gpu in n.map.values()), None)
+
+    def jobs_of(self, set_uid: str) -> tuple[Job, ...]:
+        return tuple(j for j in self.jobs if j.identity.set_uid == set_uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who pays in Slurm for a namespace (the administrator's map)."""
+
+    user: str = "dynamig"
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    minutes: int | None = None
+
+
+def read_pod(obj: Mapping[str, Any]) -> PodView:
+    """The view of one API object."""
+    meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    made = {s["name"]: s.get("resourceClaimName") for s in status.get("resourceClaimStatuses") or ()}
+    claims, pending = [], False
+    for entry in spec.get("resourceClaims") or ():
+        name = entry.get("resourceClaimName") or made.get(entry["name"])
+        if name is not None:
+            claims.append(str(name))
+        elif entry["name"] not in made:  # made with a null name: the template needs no claim
+            pending = True
+    return PodView(
+        ref=PodRef(meta["namespace"], meta["name"], meta["uid"]),
+        resource_version=meta.get("resourceVersion", ""),
+        gated=any(g["name"] == names.GATE for g in spec.get("schedulingGates") or ()),
+        deleting=meta.get("deletionTimestamp") is not None,
+        node=spec.get("nodeName"),
+        phase=status.get("phase", ""),
+        claims=tuple(claims),
+        pending_claims=pending,
+        created=_time(meta.get("creationTimestamp")),
+        unschedulable_since=_unschedulable(status),
+        labels=dict(meta.get("labels") or {}),
+        annotations=dict(meta.get("annotations") or {}),
+    )
+
+
+def read_set_claim(obj: Mapping[str, Any], driver: str) -> SetClaim:
+    return SetClaim(read_claim(obj, driver), obj)
+
+
+def _unschedulable(status: Mapping[str, Any]) -> float | None:
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return _time(condition.get("lastTransitionTime"))
+    return None
+
+
+def _time(text: str | None) -> float:
+    """Seconds of the epoch of an RFC 3339 time; 0 where there is none."""
+    return 0.0 if text is None else datetime.fromisoformat(text).timestamp()

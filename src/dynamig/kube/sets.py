@@ -1,0 +1,139 @@
+"""Pods and claims of Slurm namespaces over the API: implements `protocol.ports.SetObjects` for the bridge.
+
+Allocation from outside the scheduler, as kube-scheduler 1.37.2 accepts it: delete-protection finalizer first, then
+`status.allocation` with a time stamp and without reservation. Rights: `resourceclaims/binding` beside the status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from lightkube import Client
+from lightkube.types import PatchType
+
+from dynamig.errors import Refused
+from dynamig.kube.client import Pod, ResourceClaim, plain, seen, translated
+from dynamig.protocol import names
+from dynamig.protocol.claims import ClaimRef, ClaimView, read_claim
+from dynamig.protocol.seen import Found, Gone, Seen
+
+DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
+OURS: Final = (names.NODE, names.HOLD, names.RELEASE, names.VERIFIED)
+
+
+class ApiSets:
+    def __init__(self, client: Client, driver: str) -> None:
+        self._client = client
+        self._driver = driver
+
+    def note(self, claim: ClaimView, annotations: Mapping[str, str]) -> ClaimView:
+        finalizers = claim.finalizers | {names.HELD, DELETE_PROTECTION}
+        return self._metadata(claim, sorted(finalizers), dict(annotations))
+
+    def allocate(self, claim: ClaimView, allocation: Mapping[str, Any]) -> ClaimView:
+        return self._status(claim, {"allocation": dict(allocation)})
+
+    def deallocate(self, claim: ClaimView) -> ClaimView:
+        """The word goes before the allocation: what is not allocated must never look verified."""
+        if names.VERIFIED in claim.annotations:
+            claim = self._metadata(claim, sorted(claim.finalizers), {names.VERIFIED: None})
+        return self._status(claim, {"allocation": None})
+
+    def let_go(self, claim: ClaimView) -> None:
+        removed = {key: None for key in OURS if key in claim.annotations}
+        try:
+            self._metadata(claim, sorted(claim.finalizers - {names.HELD, DELETE_PROTECTION}), removed)
+        except Refused as error:
+            if error.code != "NOT_FOUND":
+                raise
+
+    def current(self, claim: ClaimRef) -> Seen[ClaimView]:
+        what = f"claim {claim}"
+        found = seen(what, lambda: plain(self._client.get(ResourceClaim, claim.name, namespace=claim.namespace)))
+        if not isinstance(found, Found):
+            return found
+        view = read_claim(found.value, self._driver)
+        return Found(view) if view.ref.uid == claim.uid else Gone(f"the name belongs to claim {view.ref.uid} now")
+
+    def all_held(self) -> Sequence[ClaimView]:
+        with translated("listing claims"):
+            found = [read_claim(plain(c), self._driver) for c in self._client.list(ResourceClaim, namespace="*")]
+        return [c for c in found if c.held or c.devices_of(self._driver)]
+
+    def ungate(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
+        """One JSON patch on the pod as it was read: gate off, toleration for managed nodes on."""
+        with translated(f"pod {namespace}/{name}"):
+            pod = plain(self._client.get(Pod, name, namespace=namespace))
+        if pod["metadata"]["uid"] != uid:
+            return
+        gates = [g for g in pod["spec"].get("schedulingGates") or () if g["name"] != names.GATE]
+        toleration = {"key": names.MANAGED_TAINT, "operator": "Exists"}
+        tolerations = [t for t in pod["spec"].get("tolerations") or () if t != toleration]
+        body = {
+            "metadata": {"uid": uid, "resourceVersion": pod["metadata"]["resourceVersion"]},
+            "spec": {"schedulingGates": gates or None, "tolerations": [*tolerations, toleration]},
+        }
+        with translated(f"pod {namespace}/{name}"):
+            self._client.patch(Pod, name, body, namespace=namespace, patch_type=PatchType.MERGE)
+
+    def tell(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+        condition = {
+            "type": names.CONDITION,
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": _now(),
+        }
+        body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+        try:
+            with translated(f"status of pod {namespace}/{name}"):
+                self._client.patch(Pod.Status, name, body, namespace=namespace, patch_type=PatchType.STRATEGIC)
+        except Refused as error:
+            if error.code != "NOT_FOUND":
+                raise
+
+    def end(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+        self.tell(namespace, name, uid, reason, message)
+        try:
+            with translated(f"pod {namespace}/{name}"):
+                self._client.delete(Pod, name, namespace=namespace)
+        except Refused as error:
+            if error.code != "NOT_FOUND":
+                raise
+
+    def _metadata(
+        self, claim: ClaimView, finalizers: Sequence[str], annotations: Mapping[str, str | None]
+    ) -> ClaimView:
+        metadata = {
+            "resourceVersion": claim.resource_version,
+            "uid": claim.ref.uid,
+            "finalizers": list(finalizers),
+            "annotations": dict(annotations),
+        }
+        with translated(f"claim {claim.ref}"):
+            answer = self._client.patch(
+                ResourceClaim,
+                claim.ref.name,
+                {"metadata": metadata},
+                namespace=claim.ref.namespace,
+                patch_type=PatchType.MERGE,
+            )
+        return read_claim(plain(answer), self._driver)
+
+    def _status(self, claim: ClaimView, status: Mapping[str, Any]) -> ClaimView:
+        metadata = {"resourceVersion": claim.resource_version, "uid": claim.ref.uid}
+        with translated(f"status of claim {claim.ref}"):
+            answer = self._client.patch(
+                ResourceClaim.Status,
+                claim.ref.name,
+                {"metadata": metadata, "status": dict(status)},
+                namespace=claim.ref.namespace,
+                patch_type=PatchType.MERGE,
+            )
+        return read_claim(plain(answer), self._driver)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

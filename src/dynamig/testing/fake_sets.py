@@ -1,0 +1,176 @@
+"""Pods and claims of Slurm namespaces in memory, with the parts of kube-scheduler, kubelet and node driver that the
+bridge's life depends on. Implements `protocol.ports.SetObjects`; keeps resourceVersions, finalizers and deletion."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dynamig.errors import Conflict, Refused
+from dynamig.protocol import names
+from dynamig.protocol.claims import ClaimRef, ClaimView, read_claim
+from dynamig.protocol.seen import Found, Gone, Seen
+from dynamig.testing.fakes import Faults
+
+DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
+
+
+class FakeSets:
+    """`told` has what pods were told, latest last."""
+
+    def __init__(self, driver: str = names.DRIVER_NAME) -> None:
+        self.faults = Faults()
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.claims: dict[str, dict[str, Any]] = {}
+        self.told: dict[str, list[tuple[str, str]]] = {}
+        self.driver = driver
+        self._versions = itertools.count(1)
+
+    # -- what users and Kubernetes do --------------------------------------------------------------------------
+
+    def create_pod(self, name: str, *claims: Mapping[str, Any]) -> dict[str, Any]:
+        """A gated pod with one claim per spec, generated as Kubernetes does."""
+        uid = f"pod-{name}"
+        entries, statuses = [], []
+        for number, spec in enumerate(claims):
+            claim_name = f"{name}-{number}"
+            self.claims[claim_name] = {
+                "metadata": {"namespace": "ns", "name": claim_name, "uid": f"claim-{claim_name}", "finalizers": []},
+                "spec": dict(spec),
+                "status": {},
+            }
+            self._touch(self.claims[claim_name])
+            entries.append({"name": f"c{number}", "resourceClaimTemplateName": "t"})
+            statuses.append({"name": f"c{number}", "resourceClaimName": claim_name})
+        pod: dict[str, Any] = {
+            "metadata": {"namespace": "ns", "name": name, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"resourceClaims": entries, "schedulingGates": [{"name": names.GATE}]},
+            "status": {"phase": "Pending", "resourceClaimStatuses": statuses},
+        }
+        self._touch(pod)
+        self.pods[name] = pod
+        return pod
+
+    def schedule(self) -> None:
+        """kube-scheduler: an ungated pod whose claims are all allocated is bound, and reserves them."""
+        for pod in self.pods.values():
+            claims = self.claims_of(pod)
+            if pod["spec"].get("schedulingGates") or pod["spec"].get("nodeName") or not claims:
+                continue
+            if all(c["status"].get("allocation") for c in claims):
+                node = claims[0]["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"][0]
+                pod["spec"]["nodeName"] = node["matchFields"][0]["values"][0]
+                pod["status"]["phase"] = "Running"
+                self._touch(pod)
+                for claim in claims:
+                    reserved = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+                    claim["status"]["reservedFor"] = [reserved]
+                    self._touch(claim)
+
+    def finish_pod(self, name: str) -> None:
+        """The pod has succeeded; the claim controller deallocates and deletes its generated claims."""
+        pod = self.pods[name]
+        pod["status"]["phase"] = "Succeeded"
+        self._touch(pod)
+        for claim in self.claims_of(pod):
+            claim["status"] = {}
+            claim["metadata"]["finalizers"] = [f for f in claim["metadata"]["finalizers"] if f != DELETE_PROTECTION]
+            claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+            self._touch(claim)
+
+    def driver_lets_go(self, name: str) -> None:
+        """The node's driver saw the hardware empty (PROTOCOL P3)."""
+        for claim in self.claims_of(self.pods[name]):
+            meta = claim["metadata"]
+            assert meta.get("deletionTimestamp") or not claim["status"].get("allocation")
+            meta["finalizers"] = [f for f in meta["finalizers"] if f != names.HELD]
+            self._touch(claim)
+
+    def claims_of(self, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+        made = [s["resourceClaimName"] for s in pod["status"].get("resourceClaimStatuses", ())]
+        return [self.claims[n] for n in made if n in self.claims]
+
+    # -- the port ----------------------------------------------------------------------------------------------
+
+    def note(self, claim: ClaimView, annotations: Mapping[str, str]) -> ClaimView:
+        self.faults.check("note")
+        obj = self._current(claim)
+        meta = obj["metadata"]
+        if meta.get("deletionTimestamp") and names.HELD not in meta["finalizers"]:
+            raise Refused("INVALID", "a finalizer cannot be added to a claim that is being deleted")
+        meta["finalizers"] = sorted({*meta["finalizers"], names.HELD, DELETE_PROTECTION})
+        meta["annotations"] = {**meta.get("annotations", {}), **annotations}
+        return self._touch(obj)
+
+    def allocate(self, claim: ClaimView, allocation: Mapping[str, Any]) -> ClaimView:
+        self.faults.check("allocate")
+        obj = self._current(claim)
+        assert DELETE_PROTECTION in obj["metadata"]["finalizers"]
+        assert "allocationTimestamp" in allocation
+        obj["status"] = {"allocation": copy.deepcopy(dict(allocation))}
+        return self._touch(obj)
+
+    def deallocate(self, claim: ClaimView) -> ClaimView:
+        self.faults.check("deallocate")
+        obj = self._current(claim)
+        if obj["status"].get("reservedFor"):
+            raise Conflict("CONFLICT", "reserved meanwhile")
+        obj["metadata"].get("annotations", {}).pop(names.VERIFIED, None)
+        obj["status"] = {}
+        return self._touch(obj)
+
+    def let_go(self, claim: ClaimView) -> None:
+        self.faults.check("let_go")
+        obj = self._current(claim)
+        meta = obj["metadata"]
+        meta["finalizers"] = [f for f in meta["finalizers"] if f not in (names.HELD, DELETE_PROTECTION)]
+        ours = (names.NODE, names.HOLD, names.RELEASE, names.VERIFIED)
+        meta["annotations"] = {k: v for k, v in meta.get("annotations", {}).items() if k not in ours}
+        self._touch(obj)
+
+    def current(self, claim: ClaimRef) -> Seen[ClaimView]:
+        obj = self.claims.get(claim.name)
+        if obj is None or obj["metadata"]["uid"] != claim.uid:
+            return Gone("not on the server")
+        return Found(read_claim(obj, self.driver))
+
+    def all_held(self) -> Sequence[ClaimView]:
+        views = [read_claim(c, self.driver) for c in self.claims.values()]
+        return [v for v in views if v.held or v.allocated]
+
+    def ungate(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
+        self.faults.check("ungate")
+        pod = self.pods[name]
+        pod["spec"]["schedulingGates"] = []
+        self._touch(pod)
+
+    def tell(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+        story = self.told.setdefault(name, [])
+        if not story or story[-1] != (reason, message):
+            story.append((reason, message))
+
+    def end(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+        self.tell(namespace, name, uid, reason, message)
+        if name in self.pods:
+            self.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:02Z"
+
+    def _current(self, claim: ClaimView) -> dict[str, Any]:
+        obj = self.claims.get(claim.ref.name)
+        if obj is None or obj["metadata"]["uid"] != claim.ref.uid:
+            raise Refused("NOT_FOUND", f"claim {claim.ref}")
+        if obj["metadata"]["resourceVersion"] != claim.resource_version:
+            raise Conflict("CONFLICT", f"claim {claim.ref} was changed meanwhile")
+        return obj
+
+    def _touch(self, obj: dict[str, Any]) -> ClaimView:
+        meta = obj["metadata"]
+        meta["resourceVersion"] = str(next(self._versions))
+        if meta.get("deletionTimestamp") and not meta.get("finalizers") and meta["name"] in self.claims:
+            del self.claims[meta["name"]]
+        return read_claim(obj, self.driver) if "spec" in obj and "schedulingGates" not in obj["spec"] else _nothing()
+
+
+def _nothing() -> ClaimView:
+    return ClaimView(ClaimRef("", "", ""), "", False, frozenset(), {}, ())

@@ -1,0 +1,128 @@
+"""slurmctld in memory: external jobs on GPUs with shards, picked as Slurm picks (tried on 26.05.5).
+
+Lowest index with enough free shards; a GPU that a native job has whole gives no shard; jobs start in order of priority,
+then of submission, as soon as they fit. It can be told to be silent, to end jobs, to forget them, to run native ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dynamig.errors import Unavailable
+from dynamig.protocol.identity import JobKey, claims_in
+from dynamig.protocol.seen import Found, Gone, Seen, Unknown
+from dynamig.protocol.slurm_jobs import (
+    Ending,
+    HeldGpu,
+    HoldRequest,
+    Job,
+    JobState,
+    SlurmGpu,
+    SlurmNode,
+    SlurmNodeName,
+)
+
+
+@dataclass
+class FakeSlurm:
+    """`shards`: per node, the shards of each GPU by index."""
+
+    shards: Mapping[SlurmNodeName, Sequence[int]]
+    silent: bool = False
+    requests: dict[int, HoldRequest] = field(default_factory=dict)
+    jobs: dict[int, Job] = field(default_factory=dict)
+    native: set[tuple[SlurmNodeName, int]] = field(default_factory=set)
+    comments: dict[int, str] = field(default_factory=dict)
+    _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def submit(self, request: HoldRequest) -> JobKey:
+        self._answer()
+        number = next(self._ids)
+        key = JobKey(number, f"sluid-{number}")
+        self.requests[number] = request
+        self.jobs[number] = Job(
+            key, request.identity, JobState.PENDING, claims_in(request.admin_comment), reason="Priority"
+        )
+        self.schedule()
+        return key
+
+    def ours(self) -> Sequence[Job]:
+        self._answer()
+        return tuple(self.jobs.values())
+
+    def look(self, key: JobKey) -> Seen[Job]:
+        if self.silent:
+            return Unknown("slurmctld does not answer")
+        job = self.jobs.get(key.job_id)
+        return Found(job) if job is not None and job.key == key else Gone("no such job")
+
+    def cancel(self, key: JobKey) -> None:
+        self._answer()
+        self.end(key.job_id, Ending.CANCELLED)
+
+    def comment(self, key: JobKey, text: str) -> None:
+        self._answer()
+        self.comments[key.job_id] = text
+
+    def nodes(self) -> Sequence[SlurmNode]:
+        self._answer()
+        return tuple(
+            SlurmNode(
+                name,
+                usable=True,
+                gpus=tuple(
+                    SlurmGpu(i, total, self._used(name, i), (name, i) in self.native) for i, total in enumerate(gpus)
+                ),
+            )
+            for name, gpus in self.shards.items()
+        )
+
+    # -- what happens in Slurm without the bridge ------------------------------------------------------------
+
+    def end(self, job_id: int, ending: Ending) -> None:
+        job = self.jobs[job_id]
+        if job.state is not JobState.ENDED:
+            self.jobs[job_id] = replace(job, state=JobState.ENDED, ending=ending)
+        self.schedule()
+
+    def forget(self, job_id: int) -> None:
+        """What a controller that was killed may do to a job of the last seconds."""
+        del self.jobs[job_id]
+
+    def start_native(self, node: SlurmNodeName, index: int) -> bool:
+        """A native job takes a whole GPU, if Slurm's books have it free."""
+        if self._used(node, index) or (node, index) in self.native:
+            return False
+        self.native.add((node, index))
+        return True
+
+    def end_native(self, node: SlurmNodeName, index: int) -> None:
+        self.native.discard((node, index))
+        self.schedule()
+
+    def schedule(self) -> None:
+        waiting = [j for j in self.jobs.values() if j.state is JobState.PENDING]
+        for job in sorted(waiting, key=lambda j: (-(self.requests[j.key.job_id].priority or 0), j.key.job_id)):
+            self._try(job)
+
+    def _try(self, job: Job) -> None:
+        request = self.requests[job.key.job_id]
+        by_name = {n.name: n for n in self.nodes()} if not self.silent else {}
+        for name in request.nodes:
+            node = by_name.get(name)
+            picked = node.pick(request.shards) if node is not None else None
+            if picked is not None:
+                held = HeldGpu(picked.index, request.shards)
+                self.jobs[job.key.job_id] = replace(job, state=JobState.RUNNING, reason="", node=name, gpu=held)
+                return
+        self.jobs[job.key.job_id] = replace(job, reason="Resources")
+
+    def _used(self, node: SlurmNodeName, index: int) -> int:
+        running = (j for j in self.jobs.values() if j.state is JobState.RUNNING and j.node == node)
+        return sum(j.gpu.shards for j in running if j.gpu is not None and j.gpu.index == index)
+
+    def _answer(self) -> None:
+        if self.silent:
+            raise Unavailable("SLURM_UNAVAILABLE", "slurmctld does not answer")

@@ -1,0 +1,189 @@
+"""A cluster for the bridge in memory: two nodes of two H100 each, Slurm with 7 shards per GPU, pods and claims."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dynamig.bridge.act import Hands
+from dynamig.bridge.decide import decide_job, decide_pod
+from dynamig.bridge.plan import Choice, NoChoice, Pick
+from dynamig.bridge.world import Account, NodeView, SetClaim, World, read_pod, read_set_claim
+from dynamig.dra import Pool, PublishedPool, read_pools, resource_slices
+from dynamig.driver.catalog import build
+from dynamig.driver.config import GpuPolicies
+from dynamig.errors import Conflict, DynamigError
+from dynamig.mig import GpuUuid, Partition, Table, fewest_lost
+from dynamig.protocol import names
+from dynamig.protocol.shards import cost, shards_per_gpu
+from dynamig.protocol.slurm_jobs import SlurmNodeName
+from dynamig.testing.fake_sets import FakeSets
+from dynamig.testing.fake_slurm import FakeSlurm
+from tests.unit.driver.bench_node import h100
+from tests.unit.mig.models import H100
+
+TABLE = Table(H100)
+NODES = ("n1", "n2")
+
+
+def gpu(node: str, index: int) -> GpuUuid:
+    return GpuUuid(f"GPU-{node}-{index}")
+
+
+def wants(profile: str) -> dict[str, Any]:
+    return {"profile": profile}
+
+
+@dataclass
+class Stage:
+    """`driver_claims`: what each node's driver reports as living or intended."""
+
+    sets: FakeSets = field(default_factory=FakeSets)
+    slurm: FakeSlurm = field(
+        default_factory=lambda: FakeSlurm({SlurmNodeName(n): (shards_per_gpu(H100),) * 2 for n in NODES})
+    )
+    now: float = 1000.0
+    driver_claims: dict[str, set[str]] = field(default_factory=lambda: {n: set() for n in NODES})
+    not_ready: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.hands = Hands(self.sets, self.slurm, names.DRIVER_NAME, lambda namespace: Account(), lambda: self.now)
+
+    def world(self) -> World:
+        pods = {n: read_pod(p) for n, p in self.sets.pods.items()}
+        claims = [read_set_claim(c, names.DRIVER_NAME) for c in self.sets.claims.values()]
+        return World(
+            now=self.now,
+            pods={p.ref.uid: p for p in pods.values()},
+            claims={c.view.ref.uid: c for c in claims},
+            pools=published(),
+            classes={},
+            nodes={n: self._node(n) for n in NODES},
+            jobs=self.slurm.ours(),
+            slurm_nodes={n.name: n for n in self.slurm.nodes()},
+        )
+
+    def _node(self, name: str) -> NodeView:
+        ready = name not in self.not_ready
+        return NodeView(
+            name=name,
+            slurm=SlurmNodeName(name),
+            ready=ready,
+            why_not="" if ready else "its driver does not report",
+            claims=frozenset(self.driver_claims[name]),
+            reported=self.now,
+            map={i: gpu(name, i) for i in range(2)},
+        )
+
+    def look(self) -> int:
+        """One look of the bridge; how many actions it took, words to pods apart."""
+        self.now += 1
+        world = self.world()
+        chooser = TableChooser(world)
+        actions = [a for pod in world.pods.values() for a in decide_pod(pod, world, chooser)]
+        actions += [a for job in world.jobs for a in decide_job(job, world)]
+        for action in actions:
+            try:
+                self.hands.run(action)
+            except (Conflict, DynamigError):
+                continue
+        return len([a for a in actions if type(a).__name__ != "Tell"])
+
+    def settle(self, looks: int = 20) -> None:
+        """Looks until there is nothing more to do, with kube-scheduler and drivers doing their parts."""
+        for _ in range(looks):
+            took = self.look()
+            self.sets.schedule()
+            self._drivers()
+            if not took:
+                return
+        raise AssertionError("the bridge does not come to rest")
+
+    def _drivers(self) -> None:
+        """Each node's driver has what is bound to it on its hardware."""
+        for node in NODES:
+            bound = [p for p in self.sets.pods.values() if p["spec"].get("nodeName") == node]
+            for pod in bound:
+                if pod["status"]["phase"] == "Running":
+                    self.driver_claims[node] |= {c["metadata"]["uid"] for c in self.sets.claims_of(pod)}
+
+    def devices(self, pod: str) -> list[tuple[str, str]]:
+        found = []
+        for claim in self.sets.claims_of(self.sets.pods[pod]):
+            allocation = claim["status"].get("allocation") or {}
+            found += [(r["pool"], r["device"]) for r in allocation.get("devices", {}).get("results", ())]
+        return found
+
+    def job_states(self) -> list[str]:
+        return [j.state.value for j in self.slurm.jobs.values()]
+
+
+@functools.cache
+def offers() -> Mapping[GpuUuid, Pool]:
+    """The pools that the nodes' drivers would publish."""
+    found: dict[GpuUuid, Pool] = {}
+    for node in NODES:
+        readings = [h100(index, uuid=gpu(node, index)) for index in range(2)]
+        catalog = build(node, readings, {r.uuid: r.minor for r in readings}, GpuPolicies())
+        found |= {o.reading.uuid: o.pool for o in catalog.offers.values()}
+    return found
+
+
+@functools.cache
+def published() -> Mapping[GpuUuid, PublishedPool]:
+    found: dict[GpuUuid, PublishedPool] = {}
+    for uuid, pool in offers().items():
+        node = pool.name.split("/")[0]
+        (found[uuid],) = read_pools(resource_slices(pool, driver=names.DRIVER_NAME, node=node, generation=1))
+    return found
+
+
+class TableChooser:
+    """Reads the wanted profile from the test's claim specs; the real one evaluates selectors."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __call__(self, claims: Sequence[SetClaim], gpu: GpuUuid, *, most: int | None = None) -> Choice | NoChoice:
+        return self._choose(claims, gpu, self._live(claims, gpu), most)
+
+    def when_empty(self, claims: Sequence[SetClaim], gpu: GpuUuid) -> Choice | NoChoice:
+        return self._choose(claims, gpu, [], None)
+
+    def _choose(
+        self, claims: Sequence[SetClaim], gpu: GpuUuid, live: list[Partition], most: int | None
+    ) -> Choice | NoChoice:
+        pool = offers()[gpu]
+        picks, total, lost, now = [], 0, 0, list(live)
+        for claim in claims:
+            profile = next((p for p in H100.profiles if p.name == claim.body["spec"]["profile"]), None)
+            if profile is None:
+                return NoChoice(f"no device has profile {claim.body['spec']['profile']}", ever=False)
+            best = fewest_lost(TABLE, now, profile.id)
+            if best is None:
+                return NoChoice(f"{profile.name} does not fit beside {len(now)} others", ever=True)
+            lost += len(TABLE.lost(now, best))
+            total += cost(H100, best.placement)
+            device = pool.device_for(best)
+            assert device is not None
+            picks.append(Pick(claim.view.ref.uid, "r", pool.name, device.name))
+            now.append(best)
+        if most is not None and total > most:
+            return NoChoice(f"costs {total} shards, {most} are held or free", ever=True)
+        return Choice(gpu, tuple(picks), total, lost)
+
+    def _live(self, claims: Sequence[SetClaim], gpu: GpuUuid) -> list[Partition]:
+        """What other claims have, allocated or still noted, on the GPU."""
+        mine = {c.view.ref.uid for c in claims}
+        pool = offers()[gpu]
+        held: list[str] = []
+        for claim in self._world.claims.values():
+            if claim.view.ref.uid in mine:
+                continue
+            devices = [(d.pool, d.device) for d in claim.view.allocated]
+            devices = devices or (list(claim.note.devices) if claim.note and claim.view.held else [])
+            held += [d for p, d in devices if p == pool.name]
+        partitions = [pool.device(d).partition for d in held]
+        return [p for p in partitions if p is not None]

@@ -1,0 +1,218 @@
+"""The seven steps in memory: what Slurm holds, what Kubernetes allocates, and in which order things end."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynamig.errors import Conflict, Unavailable
+from dynamig.protocol import names
+from dynamig.protocol.slurm_jobs import Ending, JobState, SlurmNodeName
+from tests.unit.bridge.stage import NODES, Stage, offers, wants
+
+N1 = SlurmNodeName("n1")
+
+
+def test_a_pod_is_held_committed_verified_ungated_and_bound() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("3g.40gb"))
+    stage.settle()
+    (job,) = stage.slurm.jobs.values()
+    assert job.state is JobState.RUNNING
+    assert job.gpu is not None
+    ((pool, _),) = stage.devices("a")
+    assert pool == f"{job.node}/gpu-{job.gpu.index}", "the device is on the GPU that the job holds"
+    assert stage.sets.pods["a"]["spec"]["nodeName"] == job.node
+    claim = stage.sets.claims["a-0"]
+    assert names.VERIFIED in claim["metadata"]["annotations"]
+    assert claim["metadata"]["annotations"][names.NODE] == job.node
+
+
+def test_the_order_of_release_hardware_first_then_the_job() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    stage.sets.finish_pod("a")
+    for _ in range(5):
+        stage.look()
+    assert stage.job_states() == ["running"], "the claim is still held: nothing is known to be gone"
+    stage.sets.driver_lets_go("a")
+    stage.look()
+    assert stage.job_states() == ["running"], "the driver still reports the claim"
+    stage.driver_claims["n1"].clear()
+    stage.driver_claims["n2"].clear()
+    stage.look()
+    assert stage.job_states() == ["ended"]
+
+
+def test_a_node_that_does_not_report_keeps_the_hold() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    stage.sets.finish_pod("a")
+    stage.sets.driver_lets_go("a")
+    stage.not_ready = set(NODES)
+    for _ in range(5):
+        stage.look()
+    assert stage.job_states() == ["running"]
+
+
+def test_pods_fill_the_gpus_without_overlap_and_the_next_one_waits_with_slurms_reason() -> None:
+    stage = Stage()
+    for n in range(28):
+        stage.sets.create_pod(f"p{n}", wants("1g.10gb"))
+        stage.settle()
+    devices = [d for n in range(28) for d in stage.devices(f"p{n}")]
+    assert len(set(devices)) == 28
+    stage.sets.create_pod("late", wants("1g.10gb"))
+    stage.settle()
+    assert stage.sets.told["late"][-1] == ("SlurmPending", "Slurm job 29 waits: Resources")
+    assert stage.devices("late") == []
+
+
+def test_a_native_job_keeps_its_gpu_and_a_pod_waits_for_it() -> None:
+    stage = Stage()
+    for node in NODES:
+        for index in range(2):
+            assert stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.sets.create_pod("a", wants("7g.80gb"))
+    stage.settle()
+    assert stage.devices("a") == []
+    stage.slurm.end_native(N1, 1)
+    stage.settle()
+    assert stage.devices("a")[0][0] == "n1/gpu-1"
+    assert not stage.slurm.start_native(N1, 1), "the GPU is held"
+
+
+def test_a_request_that_no_gpu_can_serve_says_why() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("5g.60gb"))
+    stage.settle()
+    assert stage.sets.told["a"][-1][0] == "NoLegalPlacement"
+    assert "5g.60gb" in stage.sets.told["a"][-1][1]
+    assert stage.slurm.jobs == {}
+
+
+def test_several_claims_of_one_pod_are_on_one_gpu_and_one_job() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("2g.20gb"), wants("1g.10gb"))
+    stage.settle()
+    (first, second) = stage.devices("a")
+    assert first[0] == second[0]
+    (job,) = stage.slurm.jobs.values()
+    assert job.gpu is not None
+    assert job.gpu.shards == 3
+
+
+def test_scancel_before_the_pod_is_bound_takes_back_and_holds_anew() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    while not stage.devices("a"):
+        stage.look()
+    stage.slurm.end(1, Ending.CANCELLED)
+    stage.settle()
+    assert len(stage.slurm.jobs) == 2
+    assert stage.slurm.jobs[2].identity.attempt == 2
+    assert stage.sets.pods["a"]["spec"].get("nodeName")
+
+
+def test_scancel_of_a_live_hold_ends_the_pod_with_a_reason() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    stage.slurm.end(1, Ending.CANCELLED)
+    stage.look()
+    assert stage.sets.pods["a"]["metadata"]["deletionTimestamp"]
+    assert stage.sets.told["a"][-1][0] == "SlurmJobEnded"
+
+
+def test_a_pod_deleted_while_it_waits_leaves_nothing() -> None:
+    stage = Stage()
+    for node in NODES:
+        for index in range(2):
+            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    stage.sets.pods["a"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    stage.settle()
+    assert stage.job_states() == ["ended"]
+    assert names.HELD not in stage.sets.claims["a-0"]["metadata"]["finalizers"]
+
+
+def test_an_answer_that_was_lost_makes_no_twin() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    submit = stage.slurm.submit
+
+    def loses(request: object) -> object:
+        submit(request)  # type: ignore[arg-type]
+        raise Unavailable("SLURM_UNAVAILABLE", "the answer was lost")
+
+    stage.slurm.submit = loses  # type: ignore[method-assign,assignment]
+    for _ in range(3):
+        stage.look()
+    stage.slurm.submit = submit  # type: ignore[method-assign]
+    stage.settle()
+    assert len(stage.slurm.jobs) == 1
+    assert stage.devices("a")
+
+
+def test_silence_of_slurm_changes_nothing() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    before = stage.devices("a")
+    stage.slurm.silent = True
+    with pytest.raises(Unavailable):
+        stage.look()
+    assert stage.devices("a") == before
+    assert stage.sets.told.get("a", []) == [t for t in stage.sets.told.get("a", []) if t[0] != "SlurmJobEnded"]
+
+
+@pytest.mark.parametrize("call", ["note", "allocate", "ungate"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_conflict_at_any_write_is_decided_anew(call: str, nth: int) -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("2g.20gb"))
+    stage.sets.faults.fail(call, Conflict("CONFLICT", "injected"), nth=nth)
+    stage.settle()
+    assert stage.sets.pods["a"]["spec"].get("nodeName")
+    assert [s for s in stage.job_states() if s == "running"] == ["running"]
+
+
+def test_two_looks_change_nothing_the_second_time() -> None:
+    stage = Stage()
+    for n in range(3):
+        stage.sets.create_pod(f"p{n}", wants("2g.20gb"))
+    stage.settle()
+    assert stage.look() == 0
+
+
+def test_an_overlap_under_another_name_is_seen_when_the_set_is_verified() -> None:
+    """Somebody else allocated a device that shares memory slices with ours; names differ, slices do not."""
+    stage = Stage()
+    stage.sets.create_pod("a", wants("4g.40gb"))
+    while not stage.devices("a"):
+        stage.look()
+    ((pool, device),) = stage.devices("a")
+    node = pool.split("/")[0]
+    taken = next(o for o in offers().values() if o.name == pool)
+    ours = taken.device(device).partition
+    assert ours is not None
+    rival = next(
+        d
+        for d in taken.devices
+        if d.partition is not None and d.name != device and d.partition.placement.overlaps(ours.placement)
+    )
+    stage.sets.create_pod("other", wants("1g.10gb"))
+    claim = stage.sets.claims["other-0"]
+    result = {"request": "r", "driver": names.DRIVER_NAME, "pool": pool, "device": rival.name}
+    claim["status"] = {
+        "allocation": {"devices": {"results": [result]}, "nodeSelector": {}},
+        "reservedFor": [{"name": "other"}],
+    }
+    stage.sets.pods.pop("other")
+    stage.look()
+    assert stage.devices("a") == [], "taken back: the other is not ours to judge"
+    stage.settle()
+    ((again, _),) = stage.devices("a")
+    assert again != pool or node is None
