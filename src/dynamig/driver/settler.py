@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from dynamig.driver.claims import ClaimService, Outside
-from dynamig.errors import DynamigError
+from dynamig.errors import Conflict, DynamigError
 from dynamig.protocol import device_status
 from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.lifecycle import State
@@ -59,6 +59,9 @@ class Settler:
         for uid, due in self._ready():
             try:
                 finished = self._one(uid)
+            except Conflict as error:  # somebody else changed the claim too: expected, and tried again at once
+                log.debug("settle_again", uid=uid, error=str(error))
+                finished = False
             except DynamigError as error:
                 log.warning("settle_failed", uid=uid, code=error.code, error=str(error))
                 finished = False
