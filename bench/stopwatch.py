@@ -116,7 +116,7 @@ class TimedJournal:
     def records(self) -> Mapping[str, ClaimRecord]:
         return self._journal.records()
 
-    def unreadable(self) -> Sequence[str]:
+    def unreadable(self) -> Mapping[str, str]:
         return self._journal.unreadable()
 
     def write(self, record: ClaimRecord) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynamig.errors import Unavailable
-from lab import cache, components, debian, images, kubernetes, machines, nodes
+from lab import bridge, cache, components, debian, images, kubernetes, machines, nodes
 from lab.commands import run
 from lab.components import DriverFiles
 from lab.daemons import Artifacts, Daemon, api, control_plane, machine_name
@@ -16,7 +16,9 @@ from lab.execute import Cancel, wait_for
 from lab.plan import Step
 from lab.preflight import Needs
 from lab.progress import Task
-from lab.spec import LabSpec, Layout
+from lab.slurm import answers, clients
+from lab.slurm import daemons as slurm
+from lab.spec import CONTROL, LabSpec, Layout, NodeSpec
 
 ACCOUNT_S = 60.0
 
@@ -60,7 +62,12 @@ class Blueprint:
         if with_driver:
             self._add("manifests", self._manifests, needs=("kube-apiserver",))
             for node in spec.nodes:
+                self._add_gpus(node)
                 self._add_driver(node.name)
+        if spec.with_slurm:
+            self._add_slurm()
+        if spec.lends:
+            self._add_bridge()
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -160,15 +167,47 @@ class Blueprint:
     def _manifests(self, task: Task, cancel: Cancel) -> None:
         components.apply(self.kubectl, components.manifest_files(components.MANIFESTS))
 
+    def _add_gpus(self, node: NodeSpec) -> None:
+        files = DriverFiles(self._layout.node(node.name))
+        self._add(f"gpus-{node.name}", lambda task, cancel: components.init_emulator(files, node.gpus, node.name))
+
     def _add_driver(self, name: str) -> None:
         files, spec = DriverFiles(self._layout.node(name)), self._spec
 
         def prepare(task: Task, cancel: Cancel) -> None:
-            components.init_emulator(files, spec.nodes[spec.index(name)].gpus, name)
             components.ensure_token(self.kubectl, api(self._layout, spec), files, name)
 
-        self._add(f"driver-files-{name}", prepare, needs=("manifests", f"kubelet-{name}"))
+        self._add(f"driver-files-{name}", prepare, needs=("manifests", f"kubelet-{name}", f"gpus-{name}"))
         self._add_daemon(components.driver(self._layout, spec, name))
+
+    def _add_slurm(self) -> None:
+        layout, spec = self._layout, self._spec
+        self._add_ground(CONTROL)
+        for daemon in slurm.control_daemons(layout, spec):
+            self._add_daemon(daemon)
+        for node in spec.nodes:
+            self._add_slurm_node(node.name)
+
+    def _add_bridge(self) -> None:
+        def tokens(task: Task, cancel: Cancel) -> None:
+            asked = ["scontrol", "token", f"username={bridge.SLURM_USER}", f"lifespan={components.TOKEN_S}"]
+            bridge.write_tokens(self._layout, self.kubectl, answers.token(clients.run_as(self._layout, "root", asked)))
+
+        self._add("bridge-files", tokens, needs=("manifests", "slurmctld"))
+        self._add_daemon(bridge.daemon(self._layout))
+
+    def _add_slurm_node(self, node: str) -> None:
+        self._add_ground(node)
+        self._add(slurm.resumed_name(node), lambda task, cancel: slurm.resume(self._layout, node), needs=("slurmctld",))
+        for daemon in slurm.node_daemons(self._layout, self._spec, node):
+            self._add_daemon(daemon)
+
+    def _add_ground(self, machine: str) -> None:
+        self._add(
+            slurm.ground_name(machine),
+            lambda task, cancel: slurm.prepare_ground(self._layout, machine),
+            needs=(machine_name(machine),),
+        )
 
 
 def parse_images(table: str) -> dict[str, str]:

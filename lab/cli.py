@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dynamig.errors import DynamigError, Refused
+from lab.commands import clean_env
 from lab.lab import DEFAULT_GPUS, DEFAULT_NODES, Lab, Status, default_dir, take_down
 from lab.machines import tail_follow
 from lab.progress import Reporter
@@ -77,7 +78,12 @@ def up(
         list[str] | None,
         typer.Option(help=f"Emulated GPUs: MODEL:N[,MODEL:N] for all nodes or NODE=MODEL:N. Default: {DEFAULT_GPUS}."),
     ] = None,
-    without_driver: Annotated[bool, typer.Option(help="Kubernetes only: no GPUs, no dynamig.")] = False,
+    without_driver: Annotated[bool, typer.Option(help="No GPUs, no dynamig.")] = False,
+    without_slurm: Annotated[bool, typer.Option(help="Kubernetes only: no slurmctld, no slurmd.")] = False,
+    slurm_hooks: Annotated[
+        Path | None,
+        typer.Option(help="Prolog.d and epilog.d of Slurm's nodes, like deploy/slurm; drivers then lend GPUs."),
+    ] = None,
 ) -> None:
     """Bring the lab up, or continue from where it stands. Takes about ten minutes the first time."""
     with told():
@@ -89,6 +95,8 @@ def up(
             nodes=wanted,
             base_port=base_port,
             with_driver=not without_driver,
+            with_slurm=not without_slurm,
+            slurm_hooks=slurm_hooks,
             reporter=reporter,
         )
         lab.up()
@@ -195,6 +203,20 @@ def kubectl(context: typer.Context, directory: Dir = None) -> None:
         lab = Lab.open(directory or default_dir())
         environ = {**os.environ, "KUBECONFIG": str(lab.admin_kubeconfig)}
         os.execve(lab.kubectl_path, ["kubectl", *context.args], environ)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+def slurm(
+    context: typer.Context,
+    directory: Dir = None,
+    user: Annotated[str, typer.Option(help="root, slurm, dynamig or alice.")] = "root",
+) -> None:
+    """Run a command of Slurm, like squeue, in the control plane's machine; input and output are yours."""
+    with told():
+        argv = Lab.open(directory or default_dir()).slurm_command(context.args, user)
+        os.execvpe(argv[0], argv, clean_env())
 
 
 @app.command()

@@ -26,7 +26,7 @@ from lab.api import Https
 from lab.cache import digest
 from lab.commands import clean_env, run
 from lab.daemons import Daemon, api
-from lab.probes import DRIVER, DriverProbe
+from lab.probes import DriverProbe
 from lab.spec import LabSpec, Layout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -41,6 +41,9 @@ ACCOUNT = "dynamig-driver"
 TOKEN_S = 30 * 24 * 3600
 FIRST_KINDS = ("Namespace", "CustomResourceDefinition")
 """What other manifests need to be there before them."""
+
+SLURM_COMMAND = ("/usr/bin/env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "lab", "slurm")
+"""`python -m lab slurm` from any folder: how a driver, which runs on the host, reaches scontrol."""
 
 IN_CONTAINER = "/run/nvidia-emulator"
 CONTAINER_LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
@@ -72,6 +75,15 @@ class DriverFiles:
     def library(self) -> Path:
         """A copy: the machine sees the node's folder only, and a rebuild must not change it under a running client."""
         return self.folder / "lib/libnvidia-ml.so.1"
+
+    @property
+    def nvml_list(self) -> Path:
+        """For jobs of Slurm; pods have it in their image."""
+        return self.folder / "lib/nvml-list"
+
+    @property
+    def control_socket(self) -> Path:
+        return self.folder / "run/dynamig.sock"
 
 
 def problems() -> list[str]:
@@ -106,13 +118,13 @@ def apply(kubectl: Callable[..., str], files: Iterable[Path]) -> None:
         kubectl(*argv, stdin=json.dumps(bundle))
 
 
-def copy_library(files: DriverFiles) -> None:
-    """The node has the library as it was last built."""
-    if files.library.exists() and files.library.read_bytes() == LIBRARY.read_bytes():
-        return
-    temporary = files.library.with_name(".library.new")
-    shutil.copy2(LIBRARY, temporary)
-    temporary.rename(files.library)
+def copy_programs(files: DriverFiles) -> None:
+    """The node has the library and `nvml-list` as they were last built, if they were."""
+    for source, target in ((LIBRARY, files.library), (NVML_LIST, files.nvml_list)):
+        if source.exists() and not (target.exists() and target.read_bytes() == source.read_bytes()):
+            temporary = target.with_name(f".{target.name}.new")
+            shutil.copy2(source, temporary)
+            temporary.rename(target)
 
 
 def init_emulator(files: DriverFiles, gpus: str, node: str) -> None:
@@ -159,7 +171,10 @@ def write_configuration(layout: Layout, spec: LabSpec, node: str) -> None:
     files = DriverFiles(layout.node(node))
     server = f"https://127.0.0.1:{spec.ports.apiserver}"
     pki.write(files.kubeconfig, pki.kubeconfig(server, layout.pki / "ca.crt", {"tokenFile": str(files.token)}))
-    pki.write(files.config, yaml.safe_dump(driver_config(files, node), sort_keys=False))
+    config = driver_config(files, node)
+    if spec.lends:
+        config["slurm"] = {"nodeName": node, "scontrol": [*SLURM_COMMAND, f"--dir={layout.root}", "scontrol"]}
+    pki.write(files.config, yaml.safe_dump(config, sort_keys=False))
 
 
 def driver_config(files: DriverFiles, node: str) -> dict[str, Any]:
@@ -175,7 +190,7 @@ def driver_config(files: DriverFiles, node: str) -> dict[str, Any]:
         "devRoot": str(files.emulator),
         "procRoot": str(files.emulator / "proc"),
         "sysRoot": str(files.emulator / "sys"),
-        "socket": str(folder / "run/dynamig.sock"),
+        "socket": str(files.control_socket),
         "gpus": {"default": {"policy": "dynamic", "migMode": "on-demand"}},
         "containerEdits": {
             "env": [f"DYNAMIG_EMULATOR_DIR={IN_CONTAINER}"],
@@ -197,7 +212,7 @@ def driver(layout: Layout, spec: LabSpec, node: str) -> Daemon:
     return Daemon(
         name=f"driver-{node}",
         argv=(str(DYNAMIG), "driver", "run", "--config", str(files.config)),
-        probe=DriverProbe(api(layout, spec), node, layout.node(node) / f"kubelet/plugins/{DRIVER}/dra.sock"),
+        probe=DriverProbe(api(layout, spec), node, files.control_socket),
         needs=frozenset({f"driver-files-{node}"}),
         relies_on=frozenset({f"kubelet-{node}"}),  # a starting kubelet deletes its node's ResourceSlices
         env=tuple(_emulator_env(files).items()),

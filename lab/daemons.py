@@ -6,6 +6,7 @@ All of them run inside the machine `control`: a mount and pid namespace whose ro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from lab.spec import CONTROL, LabSpec, Layout
 
 KUBE = "/opt/lab/kube"
 """Where machines see the Kubernetes programs (machine.sh)."""
+
+HOST_VIEW = "/opt/lab/guarded/host"
+"""Where a machine shows the host's files to its root, if it was asked to (machine.sh)."""
 
 MACHINE_SCRIPT = Path(__file__).parent / "machine.sh"
 
@@ -65,12 +69,15 @@ def machine_name(name: str) -> str:
     return f"machine-{name}"
 
 
-def machine(layout: Layout, name: str, artifacts: Artifacts, gpus: int) -> Daemon:
-    """The holder of a machine's namespaces. TERM ends it, and with it everything inside."""
+def machine(layout: Layout, name: str, artifacts: Artifacts, gpus: int, shows: Sequence[Path] = ()) -> Daemon:
+    """The holder of a machine's namespaces. TERM ends it, and with it everything inside.
+
+    `shows`: folders of the host that its root may see, at HOST_VIEW.
+    """
     folders = (artifacts.debian, layout.machine(name), artifacts.kube, artifacts.pause)
     return Daemon(
         name=machine_name(name),
-        argv=("/bin/sh", str(MACHINE_SCRIPT), *map(str, folders), str(gpus)),
+        argv=("/bin/sh", str(MACHINE_SCRIPT), *map(str, folders), str(gpus), *map(str, shows)),
         probe=MachineProbe(),
         machine=name,
         makes_machine=True,

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dynamig.errors import Refused
-from lab import cgroups, components, nodes, pki
+from lab import bridge, cgroups, components, nodes, pki
+from lab.slurm import daemons as slurm
 from lab.spec import CONTROL, LabSpec, Layout, parse_spec
 
 KEPT_BY_DOWN = "log"
@@ -49,8 +50,11 @@ def fill(layout: Layout, spec: LabSpec) -> None:
         for path, text in nodes.files(layout, spec, name).items():
             pki.write(path, text)
         components.write_configuration(layout, spec, name)
-        if components.LIBRARY.exists():
-            components.copy_library(components.DriverFiles(layout.node(name)))
+        components.copy_programs(components.DriverFiles(layout.node(name)))
+    if spec.with_slurm:
+        slurm.fill(layout, spec)
+    if spec.lends:
+        bridge.write_configuration(layout, spec)
     cgroups.ensure(layout, names)
 
 
@@ -61,7 +65,7 @@ def _folders(layout: Layout, names: Sequence[str]) -> list[Path]:
 
 
 def _hosts(layout: Layout, machine: str, names: Sequence[str]) -> None:
-    """Inside every machine a node's name is 127.0.0.1, where its kubelet (and later its slurmd) listens."""
+    """Inside every machine a node's name is 127.0.0.1, where its kubelet and slurmd listen."""
     path = layout.machine(machine) / "rootfs/upper/etc/hosts"
     if not path.exists():
         path.write_text(f"127.0.0.1 localhost {socket.gethostname()} {' '.join(names)}\n")

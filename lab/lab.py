@@ -21,7 +21,9 @@ from lab.daemons import Artifacts
 from lab.execute import Cancel, execute
 from lab.plan import missing, with_needs
 from lab.progress import Reporter
-from lab.spec import LabSpec, Layout, NodeSpec
+from lab.slurm import answers, clients
+from lab.slurm.daemons import HOOKS
+from lab.spec import CONTROL, LabSpec, Layout, NodeSpec
 
 DEFAULT_NODES = ("n1", "n2")
 DEFAULT_GPUS = "h100-80gb-sxm5:2"
@@ -87,9 +89,13 @@ class Lab:
         nodes: Sequence[NodeSpec] | None = None,
         base_port: int | None = None,
         with_driver: bool = True,
+        with_slurm: bool = True,
+        slurm_hooks: Path | None = None,
         reporter: Reporter | None = None,
     ) -> Lab:
         """The lab in this folder, made if there is none; its daemons are as they were.
+
+        `slurm_hooks`: see LabSpec.
 
         Raises: Refused with all that is wrong with the request or missing on the machine, or if a lab with other
         nodes or ports is there already.
@@ -103,7 +109,7 @@ class Lab:
         with alone(layout):
             found = folder.read_spec(layout)
             plan = _agree(found, nodes, base_port, layout) if found else _design(layout, nodes, base_port)
-            plan = replace(plan, with_driver=with_driver)
+            plan = replace(plan, with_driver=with_driver, with_slurm=with_slurm, slurm_hooks=_hooks(slurm_hooks))
             folder.claim(layout, plan)
         return cls(layout, plan, have, reporter or _silent())
 
@@ -164,6 +170,30 @@ class Lab:
 
     def kubectl_json(self, *args: str, stdin: str | None = None) -> Any:
         return json.loads(self.kubectl(*args, "--output=json", stdin=stdin))
+
+    def slurm(self, *argv: str, user: str = "root", stdin: str | None = None) -> str:
+        """Standard output of one of Slurm's commands, run by this user in the control plane's machine."""
+        return clients.run_as(self.layout, user, argv, stdin)
+
+    def slurm_command(self, argv: Sequence[str], user: str = "root") -> list[str]:
+        """The same as a command line of the host, for whoever wants to run it himself."""
+        return [*machines.enter_command(self.layout, CONTROL), *clients.as_user(user, argv)]
+
+    def slurm_json(self, *argv: str, user: str = "root") -> Any:
+        """The same with `--json`, for commands that have it: squeue, sinfo, scontrol show."""
+        return json.loads(self.slurm(argv[0], "--json", *argv[1:], user=user))
+
+    def submit(self, script: str, *args: str, user: str = "alice") -> int:
+        """The id of a batch job. `args` are sbatch's; output lies in the home of `user` on the job's node."""
+        return clients.job_id(self.slurm("sbatch", "--parsable", *args, user=user, stdin=script))
+
+    def slurm_token(self, user: str, lifespan_s: int = 3600) -> str:
+        """A token with which slurmrestd takes us for this user."""
+        return answers.token(self.slurm("scontrol", "token", f"username={user}", f"lifespan={lifespan_s}"))
+
+    @property
+    def slurmrestd_url(self) -> str:
+        return f"http://127.0.0.1:{self.spec.ports.slurmrestd}"
 
     def start(self, name: str) -> None:
         """The daemon, and what it needs, run and are ready."""
@@ -242,6 +272,15 @@ def _layout(directory: str | os.PathLike[str]) -> Layout:
 
 def _silent() -> Reporter:
     return Reporter(Console(quiet=True), quiet=True)
+
+
+def _hooks(folder: Path | None) -> str | None:
+    """The folder as the lab keeps it. Raises Refused if Slurm's scripts are not where they should be in it."""
+    if folder is None:
+        return None
+    if absent := [name for name in HOOKS if not (folder / name).is_dir()]:
+        raise Refused("NO_HOOKS", f"--slurm-hooks {folder} has no folder {', '.join(absent)}", "see deploy/slurm")
+    return str(folder.resolve())
 
 
 def _design(layout: Layout, nodes: Sequence[NodeSpec] | None, base_port: int | None) -> LabSpec:

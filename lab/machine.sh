@@ -3,11 +3,13 @@
 # namespaces, makes the Debian root its real root, and becomes `pause`, which keeps the namespaces and reaps orphans.
 # A real root (pivot_root) is needed because runc cannot pivot inside a chroot.
 #
-# usage: machine.sh DEBIAN_ROOT STATE KUBE_BIN PAUSE_DIR GPU_COUNT
+# usage: machine.sh DEBIAN_ROOT STATE KUBE_BIN PAUSE_DIR GPU_COUNT [HOST_FOLDER...]
 #   DEBIAN_ROOT  shared, read-only lower layer; what a machine writes lands in STATE/rootfs/upper
 #   STATE        the machine's folder, at the same path inside and outside
+#   HOST_FOLDER  with these, /opt/lab/guarded/host shows the host's root, these folders of it and STATE: read-only, to root only
 set -eu
 debian=$1 state=$2 kube=$3 pause=$4 gpus=$5
+shift 5
 root=$state/rootfs/mnt
 
 mount -t overlay overlay -o "lowerdir=$debian,upperdir=$state/rootfs/upper,workdir=$state/rootfs/work" "$root"
@@ -55,8 +57,22 @@ share() { # FROM TO [ro]
     [ "${3:-rw}" = rw ] || mount -o remount,bind,ro "$root$2"
 }
 share "$state" "$state"
+parent=${state%/*}
+while [ -n "$parent" ]; do # daemons that are not root (munge, slurm) reach STATE although it may lie in /root of the host
+    chmod a+x "$root$parent"
+    parent=${parent%/*}
+done
 share "$kube" /opt/lab/kube ro
 share "$pause" /opt/lab/pause ro
+if [ $# -gt 0 ]; then
+    mkdir -p "$root/opt/lab/guarded"
+    chmod 700 "$root/opt/lab/guarded"
+    share / /opt/lab/guarded/host ro
+    for folder in "$state" "$@"; do
+        mount --bind "$folder" "$root/opt/lab/guarded/host$folder"
+        mount -o remount,bind,ro "$root/opt/lab/guarded/host$folder"
+    done
+fi
 
 mkdir -p "$root/.old"
 cd "$root"

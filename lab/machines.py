@@ -131,9 +131,11 @@ def enter_command(layout: Layout, machine: str) -> list[str]:
     return ["nsenter", "--mount", "--pid", "--target", str(pid), "--"]
 
 
-def run_inside(layout: Layout, machine: str, argv: Sequence[str], *, timeout_s: float = 120) -> str:
+def run_inside(
+    layout: Layout, machine: str, argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = 120
+) -> str:
     """Standard output of a command inside a machine."""
-    return run([*enter_command(layout, machine), *argv], env=clean_env(), timeout_s=timeout_s)
+    return run([*enter_command(layout, machine), *argv], stdin=stdin, env=clean_env(), timeout_s=timeout_s)
 
 
 def _machine_identity(layout: Layout, machine: str) -> tuple[int, int]:

@@ -11,6 +11,7 @@ on every path.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import yaml
@@ -22,6 +23,9 @@ from lab.probes import ContainerdProbe, KubeletProbe
 from lab.spec import LabSpec, Layout
 
 FOLDERS = ("kubelet", "cdi", "run", "log", "dynamig", "lib", "containerd", "cni")
+PYTHON = (Path(__file__).resolve().parents[1], Path(sys.base_prefix))
+"""The repository and what runs it: for the `dynamig` that Slurm's prolog calls inside a node's machine."""
+
 PAUSE_IMAGE = "lab.local/pause:1"
 
 
@@ -118,7 +122,7 @@ def daemons(layout: Layout, spec: LabSpec, node: str, artifacts: Artifacts) -> t
     folder = layout.node(node)
     gpus = spec.nodes[spec.index(node)].gpu_count
     return (
-        machine(layout, node, artifacts, gpus),
+        machine(layout, node, artifacts, gpus, PYTHON if spec.lends else ()),
         _containerd(layout, node, folder),
         _kubelet(layout, spec, node, folder),
     )

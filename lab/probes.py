@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,9 +15,11 @@ from typing import Any, assert_never
 
 import grpc
 
-from dynamig.errors import Unavailable
+from dynamig.driver.control import ask
+from dynamig.errors import DynamigError
 from lab.api import TIMEOUT_S, Https
 from lab.processes import Record
+from lab.slurm import answers as slurm
 
 DRIVER = "gpu.nvidia.com"
 
@@ -54,20 +55,66 @@ class KubeletProbe:
 
 @dataclass(frozen=True, slots=True)
 class DriverProbe:
-    """The plugin's socket accepts connections and the node's ResourceSlices are there."""
+    """The driver says that it is registered with its kubelet, and the node's ResourceSlices are there.
+
+    `socket` is the driver's control socket.
+    """
 
     api: Https
     node: str
     socket: Path
 
 
-Probe = MachineProbe | HealthProbe | ContainerdProbe | KubeletProbe | DriverProbe
+@dataclass(frozen=True, slots=True)
+class RunningProbe:
+    """The process runs; it serves nobody who could ask it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MungeProbe:
+    """munged makes credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmctldProbe:
+    """The controller answers a ping."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmdProbe:
+    """This very slurmd is registered, its node takes jobs and has the GRES that it should (`gpu:h100:2,shard:16`)."""
+
+    node: str
+    gres: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmrestdProbe:
+    """slurmrestd takes a fresh token of root and reaches the controller with it."""
+
+    port: int
+
+
+Probe = (
+    MachineProbe
+    | HealthProbe
+    | ContainerdProbe
+    | KubeletProbe
+    | DriverProbe
+    | RunningProbe
+    | MungeProbe
+    | SlurmctldProbe
+    | SlurmdProbe
+    | SlurmrestdProbe
+)
 
 
 def probe(question: Probe, record: Record) -> str | None:
     """Why the daemon of this record is not ready; None if it is."""
     try:
         match question:
+            case RunningProbe():
+                return None
             case MachineProbe():
                 return _machine(record)
             case HealthProbe(server, path):
@@ -79,9 +126,17 @@ def probe(question: Probe, record: Record) -> str | None:
                 return _kubelet(question, record)
             case DriverProbe():
                 return _driver(question)
+            case MungeProbe():
+                return slurm.munge_problem(record)
+            case SlurmctldProbe():
+                return slurm.controller_problem(record)
+            case SlurmdProbe(node, gres):
+                return slurm.node_problem(slurm.show_node(record, node), gres, record.since)
+            case SlurmrestdProbe(port):
+                return slurm.rest_problem(record, port)
             case other:
                 assert_never(other)
-    except Unavailable as error:
+    except DynamigError as error:
         return error.what
 
 
@@ -147,12 +202,9 @@ def _plain_health(port: int) -> str | None:
 
 
 def _driver(question: DriverProbe) -> str | None:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(TIMEOUT_S)
-        try:
-            client.connect(str(question.socket))
-        except OSError as error:
-            return f"{question.socket.name}: {error.strerror or error}"
+    status = ask(question.socket, "status")
+    if not status["ready"]:
+        return "registered, not published" if status["registered"] else "not registered with its kubelet"
     selector = f"spec.driver%3D{DRIVER},spec.nodeName%3D{question.node}"
     slices = question.api.get_json(f"/apis/resource.k8s.io/v1/resourceslices?fieldSelector={selector}")
     return None if slices and slices["items"] else "no ResourceSlice"

@@ -54,20 +54,32 @@ class NodeSpec:
     gpus: str
 
     @property
+    def models(self) -> tuple[tuple[str, int], ...]:
+        """(model, number) in the order of the GPUs' minors."""
+        parts = (part.rpartition(":") for part in self.gpus.split(","))
+        return tuple((model, int(number)) for model, _, number in parts)
+
+    @property
     def gpu_count(self) -> int:
-        return sum(int(part.rpartition(":")[2]) for part in self.gpus.split(","))
+        return sum(number for _, number in self.models)
 
 
 @dataclass(frozen=True, slots=True)
 class LabSpec:
     """`slurm_hooks`: a folder whose `prolog.d` and `epilog.d` hold the scripts that Slurm runs on the nodes around
-    every job; None for those of `deploy/slurm`."""
+    every job, like `deploy/slurm`. With it a node's driver takes part in Slurm: it lends GPUs, and holds no claim by
+    itself. None: prolog and epilog do nothing."""
 
     nodes: tuple[NodeSpec, ...]
     base_port: int
     with_driver: bool = True
     with_slurm: bool = True
     slurm_hooks: str | None = None
+
+    @property
+    def lends(self) -> bool:
+        """Drivers lend GPUs to native jobs of Slurm."""
+        return self.with_slurm and self.with_driver and self.slurm_hooks is not None
 
     def index(self, node: str) -> int:
         return [n.name for n in self.nodes].index(node)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from dynamig.cli.output import stdout
+from dynamig.cli.output import stdout, survive_any_encoding
 from dynamig.errors import DynamigError
 from examples.demo.checks import all_checks
 from examples.demo.play import play
@@ -37,6 +37,7 @@ The lab still runs. Try next:
 
 def main() -> int:
     """The exit status: 0 if all checks passed, 1 if not or if it could not go on, 130 after Ctrl-C."""
+    survive_any_encoding(sys.stdout, sys.stderr)
     argparse.ArgumentParser(prog="python -m examples.demo", description=DESCRIPTION).parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a build server's stop is a Ctrl-C
     errors = Console(stderr=True)

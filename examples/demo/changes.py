@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dynamig.cli.draw import profile, ranges
-from dynamig.cli.view import Holding, HoldingState
+from dynamig.cli.holdings import Holding, HoldingState
+from dynamig.cli.words import profile, ranges
 from examples.demo.seen import PodSeen, Snapshot
 
 Key = tuple[str, str, str, str]
 
 
 def changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Pods first, then devices; only what concerns somebody who watches."""
-    for pod in after.pods:
-        yield from _of_pod(before.pod(pod.name), pod)
+    """What is given back first, then pods, then what is handed out; only what concerns somebody who watches.
+
+    One look shows what happened in some time, and the order within it is not seen. Told this way round, no line says
+    that somebody has what another one still holds.
+    """
+    yield from _given_back(before, after)
     for gone in before.pods:
         if after.pod(gone.name) is None:
             yield f"{gone.name} is gone"
-    yield from _of_devices(before, after)
+    for pod in after.pods:
+        yield from _of_pod(before.pod(pod.name), pod)
+    yield from _handed_out(before, after)
 
 
 def _of_pod(before: PodSeen | None, now: PodSeen) -> Iterator[str]:
@@ -30,20 +35,35 @@ def _of_pod(before: PodSeen | None, now: PodSeen) -> Iterator[str]:
         yield f"{now.name} ends" if now.phase == "Terminating" else f"{now.name} is {now.phase}"
 
 
-def _of_devices(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    was = {_key(h): h for h in before.holdings}
-    now = {_key(h): h for h in after.holdings}
-    for key, holding in now.items():
-        earlier = was.get(key)
-        if earlier is None or earlier.state is not holding.state:
+def _given_back(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Devices that are gone, or must be: another claim has one ready in their place.
+
+    A driver makes a device only where the hardware is empty, and may report that before the API server has let go of
+    the claim that was there. That one was told of when its successor came, and is not told of again.
+    """
+    now = {_key(h) for h in after.holdings}
+    for holding in before.holdings:
+        if not _replaced(holding, before) and (_key(holding) not in now or _replaced(holding, after)):
+            ends = f"empty again, {holding.profile} is destroyed" if holding.profile else "given back"
+            yield f"{place(holding)}: {ends}"
+
+
+def _replaced(holding: Holding, by: Snapshot) -> bool:
+    """Another claim has a ready device on memory slices of this one."""
+    return any(
+        other.state is HoldingState.READY
+        and (other.namespace, other.claim) != (holding.namespace, holding.claim)
+        and other.pool == holding.pool
+        and set(other.memory_slices) & set(holding.memory_slices)
+        for other in by.holdings
+    )
+
+
+def _handed_out(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    was = {_key(h): h.state for h in before.holdings}
+    for holding in after.holdings:
+        if was.get(_key(holding)) is not holding.state:
             yield from _of_device(holding)
-    for key, holding in was.items():
-        if key not in now:
-            yield (
-                f"{place(holding)}: empty again, {profile(holding)} is destroyed"
-                if holding.profile
-                else (f"{place(holding)}: given back")
-            )
 
 
 def _of_device(holding: Holding) -> Iterator[str]:

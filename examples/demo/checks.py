@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from dynamig.cli.draw import ranges
-from dynamig.cli.view import Holding
+from dynamig.cli.holdings import Holding
+from dynamig.cli.words import ranges
 from examples.demo import cast
 from examples.demo.changes import place
 from examples.demo.seen import MIB, GpuSeen, Moment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dynamig.cli.draw import ranges
+from dynamig.cli.words import ranges
 from examples.demo import cast
 from examples.demo.checks import Evidence
 from examples.demo.screen import Screen
@@ -89,6 +89,7 @@ def _leave(stage: Stage, screen: Screen, number: int) -> Moment:
         return not now.pods and not claims
 
     stage.until("all pods and claims gone", empty, pods)
+    screen.line("no pod and no claim is left; looking at the GPUs and at the disks of the nodes")
     end = stage.settled()
     stage.remove()
     return end

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dynamig.cli import draw
+from dynamig.cli import draw, words
 from dynamig.cli.output import Page, page
 from examples.demo import cast
 from examples.demo.changes import changes
@@ -23,6 +23,8 @@ FRAMES_PER_S = 8
 WHO = "Asked were NVML inside the containers, NVML and disks of the nodes, and the API server: each without the others."
 WIDE = 120
 """Columns from which the picture has room for UUIDs."""
+UUID_WIDTH = 44
+"""Columns of a MIG device's UUID and a little more: one that is broken by the end of a line cannot be copied."""
 
 PHASES = {"Running": "green", "Pending": "yellow", "Terminating": "yellow", "Failed": "red"}
 
@@ -89,15 +91,15 @@ class Screen:
 
 
 def table(checks: Sequence[Check], *, wide: bool) -> Table:
-    """A row for each check; who was asked stands below where there is no room beside."""
+    """A row for each check; where there is no room for who was asked and what they said, those stand below."""
     found = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("", "CHECK", *(("ASKED",) if wide else ()), "SEEN"):
-        found.add_column(head, overflow="fold")
+    for head in ("", "CHECK", *(("ASKED", "SEEN") if wide else ())):
+        found.add_column(head, overflow="fold", min_width=UUID_WIDTH if head == "SEEN" else None)
     for check in checks:
         mark = Text("pass", "green") if check.passed else Text("FAIL", "bold red")
-        sources = Text(check.sources, "dim")
-        what = (Text(check.claims), sources) if wide else (Text(f"{check.claims}\n").append_text(sources),)
-        found.add_row(mark, *what, Text(check.seen, "" if check.passed else "red"))
+        claims, sources = Text(check.claims), Text(check.sources, "dim")
+        told = Text(check.seen, "" if check.passed else "red")
+        found.add_row(mark, *((claims, sources, told) if wide else (Text("\n").join((claims, told, sources)),)))
     return found
 
 
@@ -107,12 +109,12 @@ def picture(now: Snapshot, paper: Page, width: int) -> RenderableType:
 
 
 def _gpus(now: Snapshot, paper: Page, width: int) -> Table:
-    cell = draw.cell_for(now.gpus, width - max((len(g.name) for g in now.gpus), default=0) - 4 - draw.LEGEND)
+    cell = draw.cell_for(now.gpus, width - max((len(g.name) for g in now.gpus), default=0) - 4, draw.LEGEND)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    palette = draw.colours(now.gpus) if paper.colour else {}
+    palette = words.colours(now.gpus) if paper.colour else {}
     for gpu in now.gpus:
         claims = dict.fromkeys((h.namespace, h.claim) for h in gpu.holdings)
         who = Text("  ").join(Text.assemble(("■ ", palette.get(claim, "")), _users(now, claim)) for claim in claims)
@@ -120,19 +122,19 @@ def _gpus(now: Snapshot, paper: Page, width: int) -> Table:
     return table
 
 
-def _users(now: Snapshot, claim: draw.Claim) -> str:
+def _users(now: Snapshot, claim: words.Claim) -> str:
     held = next(h for h in now.holdings if (h.namespace, h.claim) == claim)
     return ", ".join(held.pods) or held.claim
 
 
 def _pods(now: Snapshot, paper: Page, width: int) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
-    palette = draw.colours(now.gpus) if paper.colour else {}
+    palette = words.colours(now.gpus) if paper.colour else {}
     for pod in now.pods:
         held = now.of_pod(pod.name)
         mark = palette.get((held[0].namespace, held[0].claim), "") if held else "dim"
         name = Text.assemble(("■ " if held else "□ ", mark), pod.name)
-        uuids = Text("\n".join(f"{draw.profile(h)}  {h.uuid or ''}" for h in held), "dim")
+        uuids = Text("\n".join(f"{words.profile(h)}  {h.uuid or ''}" for h in held), "dim")
         where = Text(held[0].pool if held else "")
         table.add_row(
             name, Text(ASKS.get(pod.name, ""), "dim"), _phase(pod), where, *([uuids] if width >= WIDE else [])

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dynamig.cli.view import GpuView, Holding, HoldingState, gpu_views
+from dynamig.cli.holdings import Holding, HoldingState
+from dynamig.cli.view import GpuView, gpu_views
 from dynamig.dra import PublishedDevice, read_pools
 
 MIB = 1 << 20

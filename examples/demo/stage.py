@@ -158,6 +158,7 @@ class Stage:
 
     def remove(self) -> None:
         """The namespace is gone, with all that was in it."""
+        self._screen.command(f"kubectl delete namespace {NAMESPACE}")
         self._lab.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
         deadline = time.monotonic() + PATIENCE_S
         while self._has_namespace():
@@ -165,6 +166,7 @@ class Stage:
             if time.monotonic() > deadline:
                 raise self._stuck(f"namespace {NAMESPACE} does not end", now, [p.name for p in now.pods])
             time.sleep(PERIOD_S)
+        self._screen.line(f"namespace {NAMESPACE} is gone")
 
     def _has_namespace(self) -> bool:
         return bool(self._lab.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "--output=name"))

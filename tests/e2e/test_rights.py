@@ -78,6 +78,15 @@ def test_the_driver_writes_slices_and_lease_of_its_own_node_only(lab: Lab, drive
     refused, why = driver_n1("create", "-f", "-", stdin=json.dumps(stolen))
     assert not refused
     assert "own node only" in why
+    for spoil in ({"pool": {**own["spec"]["pool"], "name": "n2/gpu-0"}}, {"driver": "other.example.com"}):
+        forged = {**own, "metadata": {"name": own["metadata"]["name"] + "-forged"}, "spec": {**own["spec"], **spoil}}
+        done, why = driver_n1("create", "-f", "-", stdin=json.dumps(forged))
+        assert not done
+        assert "own node only" in why
+    squatting = {**own, "metadata": {"name": foreign["metadata"]["name"].replace("gpu-0", "gpu-9")}}
+    done, why = driver_n1("create", "-f", "-", stdin=json.dumps(squatting))
+    assert not done
+    assert "after its own node" in why
     refused, why = driver_n1(
         "-n", names.NAMESPACE, "patch", "lease", names.lease_name("n2"), "--type=merge", "-p", '{"spec":{}}'
     )
@@ -94,8 +103,13 @@ def test_a_driver_touches_neither_allocation_nor_claims_of_other_nodes(cluster: 
     cluster.running("theirs")
     name = cluster.claim_of("theirs")["metadata"]["name"]
     in_namespace = ("-n", NAMESPACE)
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "no-such-uid"}
     attempts: tuple[tuple[dict[str, object], tuple[str, ...]], ...] = (
         ({"metadata": {"finalizers": []}}, ()),
+        ({"metadata": {"finalizers": [names.HELD]}}, ()),
+        ({"metadata": {"ownerReferences": [owner]}}, ()),
+        ({"metadata": {"labels": {"a": "b"}}}, ()),
+        ({"metadata": {"annotations": {"other.io/word": "x"}}}, ()),
         ({"metadata": {"annotations": {names.NODE: "n1"}}}, ()),
         ({"metadata": {"annotations": {names.HOLD: None}}}, ()),
         ({"status": {"devices": []}}, ("--subresource=status",)),

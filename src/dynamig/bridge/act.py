@@ -101,7 +101,7 @@ class Hands:
         for claim in claims:
             picks = [p for p in choice.picks if p.claim_uid == claim.view.ref.uid]
             devices = tuple((p.pool, p.device) for p in picks)
-            note = HoldNote(pod.ref.uid, job.identity.attempt, job.key, devices)
+            note = HoldNote(pod.ref.uid, job.identity.attempt, job.key, choice.gpu, devices)
             noted = self._objects.note(claim.view, {names.NODE: node, names.HOLD: note.to_json()})
             results: list[dict[str, Any]] = [
                 {"request": p.request, "driver": self._driver, "pool": p.pool, "device": p.device} for p in picks

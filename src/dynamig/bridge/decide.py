@@ -171,7 +171,7 @@ def _without_job(
         return (Tell(pod, "NoLegalPlacement", planned.why),)
     attempt = _next_attempt(note, ended)
     if note is None or note.attempt != attempt or not all(c.view.held for c in claims):
-        return (Note(pod, claims, HoldNote(pod.ref.uid, attempt, None, ())),)
+        return (Note(pod, claims, HoldNote(pod.ref.uid, attempt)),)
     return (Submit(pod, claims, JobIdentity(pod.ref.uid, attempt), planned),)
 
 

@@ -62,18 +62,22 @@ class SetClaim:
 
 @dataclass(frozen=True, slots=True)
 class HoldNote:
-    """What the bridge wrote on a claim before it acted: the set, the attempt, the job once it is known."""
+    """What the bridge wrote on a claim before it acted: the set, the attempt, the job and GPU once they are known.
+
+    The node's driver reads `devices` with their `gpu` when it finds the claim and no record of its own.
+    """
 
     set_uid: str
     attempt: int
-    job: JobKey | None
-    devices: tuple[tuple[str, str], ...]
+    job: JobKey | None = None
+    gpu: GpuUuid | None = None
+    devices: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> str:
         body: dict[str, Any] = {
             "set": self.set_uid,
             "attempt": self.attempt,
-            "devices": [{"pool": p, "device": d} for p, d in self.devices],
+            "devices": [{"pool": p, "device": d, "gpu": self.gpu} for p, d in self.devices],
         }
         if self.job is not None:
             body["job"] = {"id": self.job.job_id, "since": self.job.since}
@@ -89,6 +93,7 @@ def hold_note(claim: ClaimView) -> HoldNote | None:
             set_uid=str(body["set"]),
             attempt=int(body["attempt"]),
             job=None if job is None else JobKey(int(job["id"]), str(job["since"])),
+            gpu=next((GpuUuid(str(d["gpu"])) for d in body["devices"]), None),
             devices=tuple((str(d["pool"]), str(d["device"])) for d in body["devices"]),
         )
     except (KeyError, ValueError, TypeError):

@@ -27,12 +27,12 @@ class SpecFiles:
 
     def claims(self) -> Sequence[str]:
         paths = self._directory.glob(f"{self._prefix}*.json")
-        return sorted(p.name.removeprefix(self._prefix).removesuffix(".json") for p in paths)
+        return sorted(p.name.removeprefix(self._prefix).removesuffix(".json") for p in paths if p.is_file())
 
     def read(self, uid: str) -> Mapping[str, Any] | None:
         try:
             spec = json.loads(self._path(uid).read_bytes())
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return None
         return spec if isinstance(spec, dict) else None
 

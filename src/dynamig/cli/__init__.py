@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from dynamig.cli import driver, emulator, gpus
+from dynamig.cli import bridge, driver, emulator, gpus
+from dynamig.cli.output import survive_any_encoding
 from dynamig.errors import DynamigError, InvariantBroken
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dynamig {version('dynamig')}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     help="NVIDIA MIG slices on demand, for Kubernetes pods and Slurm jobs.", no_args_is_help=True, add_completion=False
@@ -17,11 +28,22 @@ app = typer.Typer(
 app.command("gpus")(gpus.gpus)
 app.command("ps")(gpus.ps)
 app.add_typer(driver.app, name="driver")
+app.add_typer(bridge.app, name="bridge")
 app.add_typer(emulator.app, name="emulator")
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """NVIDIA MIG slices on demand, for Kubernetes pods and Slurm jobs."""
 
 
 def main() -> None:
     """Entry point. Exit status: 0 done, 1 an error of ours was shown, 2 wrong usage, 70 a bug."""
+    survive_any_encoding(sys.stdout, sys.stderr)
     sys.exit(run(app))
 
 
@@ -30,11 +52,11 @@ def run(command: Callable[[], object]) -> int:
     try:
         command()
     except InvariantBroken as error:
-        console.print(f"[red]bug:[/red] {error}", highlight=False)
+        console.print(Text.assemble(("bug: ", "red"), str(error)), soft_wrap=True)
         return 70
     except DynamigError as error:
-        console.print(f"[red]error:[/red] {error.what}", highlight=False, soft_wrap=True)
+        console.print(Text.assemble(("error: ", "red"), error.what), soft_wrap=True)
         if error.next_step:
-            console.print(f"  [dim]next:[/dim] {error.next_step}", highlight=False, soft_wrap=True)
+            console.print(Text.assemble(("  next: ", "dim"), error.next_step), soft_wrap=True)
         return 1
     return 0

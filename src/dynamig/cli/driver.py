@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import structlog
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dynamig.cli.output import Json, show
+from dynamig.cli.output import Json, log_as_json, show
 from dynamig.driver import control
 from dynamig.driver.config import load
 from dynamig.driver.recovery import describe
-from dynamig.driver.service import Driver
+from dynamig.driver.service import Driver, LoanStatus
+from dynamig.errors import Refused, Unavailable
+from dynamig.protocol.device_map import map_to_json
+from dynamig.protocol.loans import loan_to_json
+from dynamig.slurm import gres
 
 app = typer.Typer(help="The DRA driver of this node.", no_args_is_help=True)
 
 Config = Annotated[Path, typer.Option("--config", help="The driver's YAML file.")]
 Socket = Annotated[Path | None, typer.Option("--socket", help="The running driver's socket, instead of --config.")]
+Job = Annotated[int, typer.Option("--job", help="SLURM_JOB_ID.")]
+Sluid = Annotated[str, typer.Option("--sluid", help="SLURM_JOB_SLUID; tells the runs of a job apart.")]
+Restart = Annotated[int, typer.Option("--restart", help="SLURM_JOB_RESTART_COUNT.")]
+
+NOT_NOW, NO_DRIVER = 75, 69
+"""Exit statuses of `lend` (sysexits: EX_TEMPFAIL, EX_UNAVAILABLE)."""
+
+ANSWER, ASK_AGAIN = 10.0, 1.0
+"""Seconds beyond the wait in which an answer must come; seconds between questions while no driver answers."""
 
 
 @app.command("run")
 def run(config: Config = Path("/etc/dynamig/driver.yaml")) -> None:
     """Run the driver in the foreground until SIGTERM."""
     loaded = load(config)
-    _log_as_json()
+    log_as_json()
     driver = Driver(loaded)
-    server = control.ControlServer(
-        loaded.socket, {"status": lambda: status_body(driver), "plan": lambda: plan_body(driver)}
-    )
+    asks: dict[str, control.Ask] = {
+        "status": lambda args, caller: status_body(driver),
+        "plan": lambda args, caller: plan_body(driver),
+        **driver.loan_asks(),
+    }
+    server = control.ControlServer(loaded.socket, asks)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: driver.stop())
     server.start()
     finished = driver.run()
-    server.close()
-    raise typer.Exit(0 if finished else 70)
+    sys.stdout.flush()
+    os._exit(0 if finished else 70)  # threads that still hang in NVML must neither delay the end nor go on after it
 
 
 @app.command("status")
@@ -52,8 +71,82 @@ def status(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket = N
 def plan(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket = None, json: Json = False) -> None:
     """What recovery would do now; nothing is done."""
     body = control.ask(_socket(config, socket), "plan")
-    lines = [f"- {a}" for a in body["actions"]] + [f"! quarantined: {q}" for q in body["quarantined"]]
+    lines = [f"- {a}" for a in body["actions"]]
+    lines += [f"! {word}: {what}" for word in ("quarantined", "lent") for what in body[word]]
     show(body, Text("\n".join(lines) or "nothing to do: journal, hardware and CDI files agree"), as_json=json)
+
+
+@app.command("lend")
+def lend(
+    job: Job,
+    gpus: Annotated[str, typer.Option("--gpus", help="Slurm's GPU indices, such as 0,1 (SLURM_JOB_GPUS).")],
+    sluid: Sluid = "",
+    restart: Restart = 0,
+    wait: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for what will end.")] = 0.0,
+    config: Config = Path("/etc/dynamig/driver.yaml"),
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Borrow GPUs for a native Slurm job, all or none: for Slurm's prolog.
+
+    Exit status: 0 lent; 75 not lent now; 69 no driver answers; 1 refused, waiting cannot help.
+    """
+    args = {"job": job, "sluid": sluid, "restart": restart, "gpus": _indices(gpus)}
+    try:
+        body = _lend(_socket(config, socket), args, wait)
+    except Unavailable as error:
+        Console(stderr=True).print(f"not lent: {error}", highlight=False, soft_wrap=True, markup=False)
+        raise typer.Exit(NO_DRIVER if error.code == "NO_DRIVER" else NOT_NOW) from None
+    show(body, Text("\n".join(f"lent {loan['gpu']} to Slurm job {job}" for loan in body)), as_json=json)
+
+
+def _lend(socket: Path, args: Mapping[str, Any], wait: float) -> Any:
+    """Asked again while no driver answers, until the time is over: it may be starting anew."""
+    until = time.monotonic() + wait
+    while True:
+        left = max(0.0, until - time.monotonic())
+        try:
+            return control.ask(socket, "lend", {**args, "wait": left}, timeout=left + ANSWER)
+        except Unavailable as error:
+            if error.code != "NO_DRIVER" or time.monotonic() + ASK_AGAIN > until:
+                raise
+        time.sleep(ASK_AGAIN)
+
+
+@app.command("give-back")
+def give_back(
+    job: Job,
+    sluid: Sluid = "",
+    restart: Restart = 0,
+    everything: Annotated[
+        bool, typer.Option("--all", help="By hand: every run of the job, nothing of it lives.")
+    ] = False,
+    config: Config = Path("/etc/dynamig/driver.yaml"),
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Give back what a native Slurm job has borrowed: for Slurm's epilog. A job that has nothing: nothing to do."""
+    args = {"job": job, "sluid": sluid, "restart": restart, "all": everything}
+    body = control.ask(_socket(config, socket), "give-back", args)
+    lines = "\n".join(f"{loan['gpu']} is given back" for loan in body)
+    show(body, Text(lines or f"Slurm job {job} had nothing"), as_json=json)
+
+
+@app.command("map")
+def device_map(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket = None, json: Json = False) -> None:
+    """Which GPU Slurm means by which index on this node."""
+    body = control.ask(_socket(config, socket), "map")
+    lines = [f"{index}  {gpu}" for index, gpu in body["gpus"].items()]
+    lines += [f"({body['source']})"] + ([f"! {body['trouble']}"] if body["trouble"] else [])
+    show(body, Text("\n".join(lines)), as_json=json)
+
+
+def _indices(text: str) -> list[int]:
+    """`0,2` or `0-2`. Raises Refused INVALID."""
+    try:
+        return sorted(gres.indices(text))
+    except ValueError as error:
+        raise Refused("INVALID", f"--gpus {text!r} is no list of indices", "as SLURM_JOB_GPUS has it: 0,1") from error
 
 
 def status_body(driver: Driver) -> Mapping[str, Any]:
@@ -81,6 +174,16 @@ def status_body(driver: Driver) -> Mapping[str, Any]:
             {"claim": str(r.ref), "state": r.state.value, "devices": [d.device for d in r.devices]}
             for r in state.records
         ],
+        "slurm": None if state.loans is None else _slurm_body(state.loans),
+    }
+
+
+def _slurm_body(state: LoanStatus) -> Mapping[str, Any]:
+    return {
+        "deviceMap": None if state.device_map is None else map_to_json(state.device_map),
+        "trouble": state.trouble,
+        "loans": [loan_to_json(loan) for loan in state.loans],
+        "damagedLoans": dict(state.damaged),
     }
 
 
@@ -89,7 +192,15 @@ def plan_body(driver: Driver) -> Mapping[str, Sequence[str]]:
     return {
         "actions": [describe(a) for a in planned.actions],
         "quarantined": [f"{gpu}: {i}" for gpu, found in planned.quarantined.items() for i in found],
+        "lent": _lent_lines(driver.status().loans),
     }
+
+
+def _lent_lines(state: LoanStatus | None) -> Sequence[str]:
+    if state is None:
+        return ()
+    lent = [f"{loan.gpu} to {loan.borrower}, until its epilog or slurmctld says otherwise" for loan in state.loans]
+    return [*lent, *(f"{gpu} to nobody knows whom: {path} cannot be read" for gpu, path in state.damaged.items())]
 
 
 def _socket(config: Path, socket: Path | None) -> Path:
@@ -107,18 +218,10 @@ def _status_table(body: Mapping[str, Any]) -> Table:
     table = Table(title=f"driver on {body['node']}: {words}", box=None, title_justify="left", pad_edge=False)
     for column in ("POOL", "PRODUCT", "MINOR", "MIG", "DEVICES", "NOTE"):
         table.add_column(column)
+    slurm = body["slurm"] or {}
     for gpu in body["gpus"]:
-        note = "; ".join([n for n in (gpu["note"], *gpu["foreign"]) if n])
+        lent = [f"lent to Slurm job {b['job']['id']}" for b in slurm.get("loans", ()) if b["gpu"] == gpu["uuid"]]
+        lent += ["lent, its record cannot be read"] if gpu["uuid"] in slurm.get("damagedLoans", ()) else []
+        note = "; ".join([n for n in (gpu["note"], *gpu["foreign"], *lent) if n])
         table.add_row(gpu["pool"], gpu["product"], str(gpu["minor"]), gpu["migMode"], str(gpu["devices"]), note)
     return table
-
-
-def _log_as_json() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(sort_keys=False),
-        ]
-    )

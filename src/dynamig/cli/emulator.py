@@ -53,6 +53,15 @@ class NodeCommand(TyperCommand):
             except typer.BadParameter:
                 raise error from None
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """DIR is shown as what it is for people: it may be left out."""
+        directory = next(p for p in self.params if p.name == "directory")
+        directory.required = False
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            directory.required = True
+
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help=f"The node's directory; default ${VARIABLE}.")]
 Call = Annotated[
@@ -250,6 +259,36 @@ def foreign(
     """An instance that somebody else made."""
     gi = Emulator(directory).foreign(gpu, profile, start, compute_instance=compute_instance)
     _done(f"GPU instance {gi}: {profile} at {start} of GPU {gpu}", {"gpu": gpu, "gi_id": gi}, json)
+
+
+@app.command("remove-foreign", cls=NodeCommand)
+def remove_foreign(
+    directory: Dir,
+    gpu: Gpu,
+    gi: Annotated[int | None, typer.Option(help="Only this GPU instance; default all foreign ones of the GPU.")] = None,
+    json: Json = False,
+) -> None:
+    """Whoever made foreign instances takes them away."""
+    ended = Emulator(directory).remove_foreign(gpu, gi)
+    listed = ", ".join(map(str, ended))
+    text = f"GPU instance {listed} of GPU {gpu} is gone" if ended else f"GPU {gpu} has no foreign instance"
+    _done(text, {"gpu": gpu, "removed": list(ended)}, json)
+
+
+@app.command("mig", cls=NodeCommand)
+def mig_mode(
+    directory: Dir,
+    gpu: Gpu,
+    mode: Annotated[Switch, typer.Argument(metavar="on|off", help="MIG mode.")],
+    json: Json = False,
+) -> None:
+    """As `nvidia-smi -mig`: on Ampere the mode is pending until `reset`."""
+    emulator = Emulator(directory)
+    emulator.set_mig(gpu, mode is Switch.ON)
+    now = emulator.show().gpus[gpu]
+    wants = "" if now.mig == now.mig_pending else f", {mode.value} after `dynamig emulator reset {directory} {gpu}`"
+    text = f"MIG mode of GPU {gpu} is {'on' if now.mig else 'off'}{wants}"
+    _done(text, {"gpu": gpu, "mig": now.mig, "mig_pending": now.mig_pending}, json)
 
 
 @app.command(cls=NodeCommand)

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from dynamig.cli import draw, view
+from dynamig.cli import draw, table, view
+from dynamig.cli.holdings import STATES, Holding, holding_json
+from dynamig.cli.nodes import Reports, by_name
 from dynamig.cli.output import Json, show
+from dynamig.cli.waiting import waiting
 from dynamig.errors import DynamigError, Refused
-from dynamig.kube.client import ResourceClaim, ResourceSlice, connect, plain, translated
+from dynamig.kube.client import (
+    DeviceClass,
+    Lease,
+    Node,
+    Pod,
+    ResourceClaim,
+    ResourceSlice,
+    connect,
+    plain,
+    translated,
+)
 from dynamig.protocol import names
+
+Object = Mapping[str, Any]
 
 Kubeconfig = Annotated[
     str | None,
@@ -38,52 +55,97 @@ def gpus(
 
     A block is one device of a claim, with its profile; `whole` is the full GPU. Dots are free memory slices.
 
+    The block of a ready device is solid; one that is only allocated is broken, a failed one has exclamation marks,
+    one that leaves has arrows.
+
+    Dashes are memory slices that nobody holds and on which nothing that is published fits any more.
+
     Crosses are withdrawn: an instance of unknown owner is there; nothing is cut on it and nothing destroyed.
 
     A holder that is not ready has its state behind it: `dynamig ps --help` explains the words.
 
-    In a pipe each GPU is one line of columns, nothing cut.
+    In a pipe each GPU is one line of columns, nothing cut. Exit status 1 if there is no GPU.
     """
-    views = _on_node(_views(kubeconfig, driver_name), node)
-    body = [view.gpu_json(v) for v in views]
-    if views:
-        show(body, lambda page: draw.gpus(views, page), as_json=json)
-    else:
-        show(body, _no_gpu(driver_name, node), as_json=json)
+    views = _chosen(_read(kubeconfig).views(driver_name), driver_name, node, as_json=json)
+    show([view.gpu_json(v) for v in views], lambda page: draw.gpus(views, page), as_json=json)
 
 
 def ps(
     kubeconfig: Kubeconfig = None, driver_name: Driver = names.DRIVER_NAME, node: NodeName = None, json: Json = False
 ) -> None:
-    views = _on_node(_views(kubeconfig, driver_name), node)
-    body = [view.holding_json(h) for v in views for h in v.holdings]
+    cluster = _read(kubeconfig, people=True)
+    waits = cluster.waiting(driver_name) if node is None else []
+    views = cluster.views(driver_name)
+    if not waits:
+        views = _chosen(views, driver_name, node, as_json=json)
+    body = [holding_json(h) for h in (*(h for v in views for h in v.holdings), *waits)]
     if body:
-        show(body, lambda page: draw.holdings(views, page), as_json=json)
+        show(body, lambda page: table.holdings(views, waits, page), as_json=json)
     else:
-        show(body, Text(f"no claim has a device{f' on node {node}' if node else ''}"), as_json=json)
+        show(body, Text(f"no claim has a device{f' on node {node}' if node else ''}, and none waits"), as_json=json)
 
 
-ps.__doc__ = "Every device that a claim has, with its pod, state and UUID.\n\nStates:\n\n" + "\n\n".join(
-    f"{state.value}: {meaning}." for state, meaning in view.STATES.items()
+ps.__doc__ = (
+    "Every device that a claim has, with its pod, state and UUID; and every claim that a pod waits for.\n\nStates:\n\n"
+    + "\n\n".join(f"{state.value}: {meaning}." for state, meaning in STATES.items())
 )
 
 
-def _views(kubeconfig: str | None, driver_name: str) -> tuple[view.GpuView, ...]:
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What was read. `pods`, `classes`: None if they were not asked for or may not be read."""
+
+    slices: Sequence[Object]
+    claims: Sequence[Object]
+    reports: Reports
+    pods: Sequence[Object] | None
+    classes: Sequence[Object] | None
+
+    def views(self, driver: str) -> Sequence[view.GpuView]:
+        return view.gpu_views(self.slices, self.claims, driver, self.reports)
+
+    def waiting(self, driver: str) -> Sequence[Holding]:
+        return waiting(self.claims, self.pods, self.classes, driver)
+
+
+def _read(kubeconfig: str | None, *, people: bool = False) -> Cluster:
+    """`people`: pods and device classes too."""
     with _advice():
         client = connect(_kubeconfig(kubeconfig))
         with translated("reading ResourceSlices and ResourceClaims"):
             slices = [plain(s) for s in client.list(ResourceSlice)]
             claims = [plain(c) for c in client.list(ResourceClaim, namespace="*")]
-    return view.gpu_views(slices, claims, driver_name)
+        leases = _if_allowed("Leases", lambda: client.list(Lease, namespace=names.NAMESPACE))
+        nodes = _if_allowed("Nodes", lambda: client.list(Node))
+        pods = _if_allowed("Pods", lambda: client.list(Pod, namespace="*")) if people else None
+        classes = _if_allowed("DeviceClasses", lambda: client.list(DeviceClass)) if people else None
+    reports = Reports(by_name(leases), by_name(nodes), datetime.now(UTC))
+    return Cluster(slices, claims, reports, pods, classes)
 
 
-def _on_node(views: Sequence[view.GpuView], node: str | None) -> list[view.GpuView]:
-    return [v for v in views if node in (None, v.node)]
+def _if_allowed(what: str, read: Callable[[], Iterable[Any]]) -> list[Object] | None:
+    """What makes the answer better and need not be readable to whoever looks at GPUs; None if it is not."""
+    try:
+        with translated(f"reading {what}"):
+            return [plain(one) for one in read()]
+    except Refused as refused:
+        if refused.code != "FORBIDDEN":
+            raise
+        return None
 
 
-def _no_gpu(driver: str, node: str | None) -> Text:
-    where = f" on node {node}" if node else ""
-    return Text(f"no GPU is published by {driver}{where}; see `kubectl get resourceslices`: does the driver run?")
+def _chosen(views: Sequence[view.GpuView], driver: str, node: str | None, *, as_json: bool) -> Sequence[view.GpuView]:
+    """Those on the node, if one is named. Raises Refused NO_GPU if there is none, after the empty list for programs."""
+    found = [v for v in views if node in (None, v.node)]
+    if found:
+        return found
+    if as_json:
+        show([], Text(), as_json=True)
+    if node is not None and views:
+        there = ", ".join(sorted({v.node for v in views if v.node}))
+        raise Refused("NO_GPU", f"no GPU is published by {driver} on node {node}", f"nodes with GPUs: {there}")
+    on = f" on node {node}" if node else ""
+    raise Refused("NO_GPU", f"no GPU is published by {driver}{on}", "does the driver run? `kubectl get resourceslices`")
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 `gpu_pool` turns facts and geometry into a `Pool`, `resource_slices` turns that into API objects,
 `read.read_pools` reads anybody's objects. No I/O, clock, thread, randomness or log in here.
+
+Two subpackages are imported by their own names, since only the bridge needs the CEL checker that they load:
+`allocate` decides which devices claims get, `cel` answers their selectors.
 """
 
 from dynamig.dra.limits import SliceLimits, limits_for

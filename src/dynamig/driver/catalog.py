@@ -6,7 +6,7 @@ A device name is looked up, never parsed: the catalog was built from what NVML s
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -16,6 +16,10 @@ from dynamig.errors import Refused
 from dynamig.mig import Geometry, GpuUuid, Partition, Table
 from dynamig.protocol import names
 from dynamig.protocol.gpus import GpuReading, LiveInstance, MigMode
+
+FOREIGN = Taint(key=names.FOREIGN_TAINT, value="", effect="NoSchedule")
+WITHDRAWN = Taint(key=names.WITHDRAWN_TAINT, value="", effect="NoSchedule")
+MANAGED = Taint(key=names.MANAGED_TAINT, value="managed", effect="NoSchedule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,39 +73,56 @@ def build(
     numbers: Mapping[GpuUuid, int],
     policies: GpuPolicies,
     foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]] = MappingProxyType({}),
+    *,
+    held: Mapping[GpuUuid, Collection[str]] = MappingProxyType({}),
+    managed: bool = False,
 ) -> Catalog:
-    """The catalog of a node. `numbers`: n of `gpu-<n>`; `foreign`: instances that we cannot prove to be ours."""
+    """The catalog of a node. `numbers`: n of `gpu-<n>`; `foreign`: instances that we cannot prove to be ours; `held`:
+    devices that claims have, which stay published whatever the policy says now (Kubernetes' allocator counts a held
+    device that is not published as free); `managed`: Slurm has the GPUs as well, so only the bridge may allocate."""
     offers: dict[str, Offer] = {}
     for reading in readings:
         policy = policies.of(reading.uuid, reading.pci_bus_id)
-        if policy.policy is Policy.IGNORE:
+        here = frozenset(held.get(reading.uuid, ()))
+        if policy.policy is Policy.IGNORE and not here:
             continue
-        offer = _offer(node, reading, numbers[reading.uuid], policy)
+        offer = _offer(node, reading, numbers[reading.uuid], policy, here)
         offer = _withdraw(offer, foreign.get(reading.uuid, ()))
+        if managed:
+            offer = _with_devices(offer, (_tainted(d, MANAGED) for d in offer.pool.devices))
         offers[offer.pool.name] = offer
     return Catalog(MappingProxyType(offers))
 
 
-def _offer(node: str, reading: GpuReading, number: int, policy: GpuPolicy) -> Offer:
+def _offer(node: str, reading: GpuReading, number: int, policy: GpuPolicy, held: frozenset[str]) -> Offer:
     whole, partitioned, why = _shapes(reading, policy)
-    facts = _facts(reading, number, partitioned=partitioned)
+    everything = _everything(node, reading, number)
+    if partitioned and not everything.counters:
+        whole, partitioned, why = True, False, "it has more memory slices than Kubernetes can count"
+    allowed = _allowed(policy, reading)
+    offered = {d.name for d in everything.devices if (whole if d.partition is None else partitioned and allowed(d))}
+    pool = everything if partitioned or held - offered else _pool(node, _facts(reading, number, partitioned=False))
+    devices = (
+        d if d.name in offered else _tainted(d, WITHDRAWN) for d in pool.devices if d.name in offered or d.name in held
+    )
+    table = _table(reading.geometry) if reading.geometry is not None and partitioned else None
+    return Offer(reading, policy, replace(pool, devices=tuple(devices)), table, why)
+
+
+def _everything(node: str, reading: GpuReading, number: int) -> Pool:
+    """All that the GPU could be offered as; only the whole GPU where that is more than Kubernetes can count."""
     try:
-        pool = _pool(node, facts, _allowed(policy, facts))
+        return _pool(node, _facts(reading, number, partitioned=True))
     except Refused as refused:
         if refused.code != "TOO_MANY_SLICES":
             raise
-        whole, partitioned, why = True, False, refused.what
-        pool = _pool(node, replace(facts, geometry=None), None)
-    if not whole:
-        pool = replace(pool, devices=tuple(d for d in pool.devices if d.partition is not None))
-    table = _table(reading.geometry) if reading.geometry is not None and partitioned else None
-    return Offer(reading, policy, pool, table, why)
+        return _pool(node, _facts(reading, number, partitioned=False))
 
 
 @functools.lru_cache(maxsize=64)
-def _pool(node: str, facts: GpuFacts, profiles: frozenset[str] | None) -> Pool:
+def _pool(node: str, facts: GpuFacts) -> Pool:
     """Pure, and the same at each look at an unchanged GPU; a pool takes about 20 ms to work out (bench/start.py)."""
-    return gpu_pool(node, facts, profiles=profiles)
+    return gpu_pool(node, facts)
 
 
 @functools.lru_cache(maxsize=64)
@@ -111,6 +132,8 @@ def _table(geometry: Geometry) -> Table:
 
 def _shapes(reading: GpuReading, policy: GpuPolicy) -> tuple[bool, bool, str]:
     """(offered whole, offered partitioned, why not both). The current mode decides, not the pending one."""
+    if policy.policy is Policy.IGNORE:
+        return False, False, "policy says ignore; a claim still has a device of it"
     if policy.policy is Policy.WHOLE:
         return True, False, "policy says whole"
     if reading.mig_mode is MigMode.ABSENT:
@@ -143,25 +166,32 @@ def _facts(reading: GpuReading, number: int, *, partitioned: bool) -> GpuFacts:
     )
 
 
-def _allowed(policy: GpuPolicy, facts: GpuFacts) -> frozenset[str] | None:
-    """The allow-list as far as this GPU has the profiles: one list may serve a node of different GPUs."""
-    if policy.profiles is None or facts.geometry is None:
-        return None
-    return policy.profiles & {p.name for p in facts.geometry.profiles}
+def _allowed(policy: GpuPolicy, reading: GpuReading) -> Callable[[Device], bool]:
+    """Whether the allow-list has a partition. One list may serve a node of different GPUs: it may name others too."""
+    if policy.profiles is None or reading.geometry is None:
+        return lambda device: True
+    ids = {p.id for p in reading.geometry.profiles if p.name in policy.profiles}
+    return lambda device: device.partition is not None and device.partition.profile in ids
 
 
 def _withdraw(offer: Offer, foreign: tuple[LiveInstance, ...]) -> Offer:
-    """Devices that overlap a foreign instance are tainted, so that nothing new is put there; none disappears."""
+    """Devices that a foreign instance leaves no room for, slices or engines, are tainted; none disappears."""
     if not foreign:
         return offer
-    devices = tuple(_tainted(d) if _in_the_way(d, foreign) else d for d in offer.pool.devices)
-    return replace(offer, pool=replace(offer.pool, devices=devices))
+    live = [i.partition for i in foreign]
+    return _with_devices(
+        offer, (_tainted(d, FOREIGN) if _in_the_way(d, offer.table, live) else d for d in offer.pool.devices)
+    )
 
 
-def _in_the_way(device: Device, foreign: tuple[LiveInstance, ...]) -> bool:
+def _in_the_way(device: Device, table: Table | None, live: Sequence[Partition]) -> bool:
     at = device.partition
-    return at is None or any(at.placement.overlaps(i.placement) for i in foreign)
+    return at is None or table is None or bool(table.blocking(live, at))
 
 
-def _tainted(device: Device) -> Device:
-    return replace(device, taints=(*device.taints, Taint(key=names.FOREIGN_TAINT, value="", effect="NoSchedule")))
+def _tainted(device: Device, taint: Taint) -> Device:
+    return replace(device, taints=(*device.taints, taint))
+
+
+def _with_devices(offer: Offer, devices: Iterable[Device]) -> Offer:
+    return replace(offer, pool=replace(offer.pool, devices=tuple(devices)))

@@ -10,31 +10,35 @@ waiting can cure is waited for here, up to the caller's deadline.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import structlog
 
 from dynamig.cdi import ContainerEdits, claim_spec, device_id
 from dynamig.driver.catalog import Catalog
-from dynamig.driver.hardware import destroy_all_of, in_the_way, make, use_mode
+from dynamig.driver.hardware import destroy_all_of, in_the_way, make_compute, use_mode
 from dynamig.driver.locks import Changes, KeyedLocks
-from dynamig.driver.requests import wanted_devices
-from dynamig.errors import DynamigError, Refused, Unavailable
-from dynamig.mig import GpuUuid
+from dynamig.driver.requests import check_held, wanted_devices
+from dynamig.errors import Conflict, DynamigError, InvariantBroken, Refused, Unavailable
+from dynamig.mig import GiId, GpuUuid, Partition
 from dynamig.protocol import names
-from dynamig.protocol.claims import ClaimRef, ClaimView
-from dynamig.protocol.gpus import DeviceNode, DeviceNodes, Gpus
-from dynamig.protocol.invariants import i1_disjoint, i2_engines, i4_ours
+from dynamig.protocol.claims import ClaimRef, ClaimView, base_request
+from dynamig.protocol.gpus import DeviceNode, DeviceNodes, Gpus, LiveInstance
+from dynamig.protocol.invariants import i1_disjoint, i2_engines, i3_prepared_is_live, i4_ours
 from dynamig.protocol.lifecycle import Event, State
 from dynamig.protocol.ports import CdiFiles, Claims, Journal
-from dynamig.protocol.records import ClaimRecord, DeviceRecord
+from dynamig.protocol.records import ClaimRecord, DeviceRecord, LiveIds
 from dynamig.protocol.seen import Found, Gone, Unknown
 
 log = structlog.get_logger(__name__)
 
 POLL = 0.5
 """Seconds between looks at the hardware while waiting; what we destroy ourselves is announced at once."""
+
+AT_LEAST = 2.0
+"""Seconds that slurmctld has to say whether a loan stands, however little time a prepare has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,14 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What stays the same while the driver runs."""
+    """What stays the same while the driver runs. `with_slurm`: the bridge holds the claims of this node and releases
+    them (PROTOCOL P3); without it the driver does both."""
 
     name: str
     driver_name: str
     boot_id: str
     edits: ContainerEdits
+    with_slurm: bool = False
 
     @property
     def cdi_kind(self) -> str:
@@ -74,6 +80,56 @@ class Outside:
     wall: Callable[[], float]
 
 
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What prepares, unprepares and loans share: one lock a GPU, and the news that something has gone from one."""
+
+    gpus: KeyedLocks = field(default_factory=KeyedLocks)
+    changes: Changes = field(default_factory=Changes)
+
+
+class Fence(Protocol):
+    """Keeps prepares off GPUs that are lent to native Slurm jobs."""
+
+    def lent(self, gpus: Iterable[GpuUuid]) -> Sequence[str]:
+        """Who has borrowed one of `gpus`, in words. Callers hold the GPUs' locks.
+
+        Raises Unavailable LOAN_UNREADABLE for a loan that does not say to whom.
+        """
+        ...
+
+    def ask(self, gpus: Collection[GpuUuid], *, within: float) -> Sequence[object]:
+        """slurmctld was asked whether the loans of `gpus` still stand, and those that do not are gone, and returned;
+        none if nobody answered in `within` seconds. Callers hold no GPU's lock."""
+        ...
+
+
+class NoFence:
+    """A node without Slurm: nothing is ever lent."""
+
+    def lent(self, gpus: Iterable[GpuUuid]) -> Sequence[str]:
+        return ()
+
+    def ask(self, gpus: Collection[GpuUuid], *, within: float) -> Sequence[object]:
+        return ()
+
+
+PASSING = frozenset({"API_UNAVAILABLE", "CONFLICT", "HELD_ELSEWHERE"})
+"""What waiting cures and no other wait has waited for yet: an error would cost the user 80 s."""
+
+
+class _Work:
+    """A claim on its way from *intended* to *prepared*. `record` always says what is known to be on the hardware."""
+
+    def __init__(self, record: ClaimRecord) -> None:
+        self.record = record
+
+    def put(self, number: int, **changes: Any) -> None:
+        devices = list(self.record.devices)
+        devices[number] = replace(devices[number], **changes)
+        self.record = replace(self.record, devices=tuple(devices))
+
+
 class ClaimService:
     """Prepares and unprepares claims. Thread safe; see `locks` for the order in which it locks."""
 
@@ -83,14 +139,18 @@ class ClaimService:
         outside: Outside,
         catalog: Callable[[], Catalog],
         on_change: Callable[[str], None] = lambda uid: None,
+        guards: Guards | None = None,
+        fence: Fence | None = None,
     ) -> None:
         self._node = node
         self._out = outside
         self._catalog = catalog
         self._on_change = on_change
         self._claim_locks = KeyedLocks()
-        self._gpu_locks = KeyedLocks()
-        self._changes = Changes()
+        guards = guards or Guards()
+        self._gpu_locks = guards.gpus
+        self._changes = guards.changes
+        self._fence = fence or NoFence()
 
     # -- prepare ---------------------------------------------------------------------------------------------
 
@@ -102,15 +162,27 @@ class ClaimService:
         is on the hardware, or its record is *retiring* and the settler goes on destroying.
         """
         with self._claim_locks.of(ref.uid):
-            claim = self._fetch(ref)
-            wanted = wanted_devices(claim, self._node.driver_name, self._catalog())
-            record = self._out.journal.records().get(ref.uid)
-            if record is not None and record.state is State.PREPARED and record.boot_id == self._node.boot_id:
-                return self._again(record, wanted)
-            if record is not None and record.owns_hardware:
-                record = self._clear(record)
-            record = self._intend(claim, wanted, record, deadline)
-            return self._carry_out(record)
+            while True:
+                seen = self._changes.count()
+                try:
+                    return self._attempt(ref, deadline)
+                except (Conflict, Unavailable) as error:
+                    left = deadline - self._out.monotonic()
+                    if error.code not in PASSING or left <= 0:
+                        raise
+                    self._changes.wait_after(seen, min(left, POLL))
+
+    def _attempt(self, ref: ClaimRef, deadline: float) -> Sequence[PreparedDevice]:
+        claim = self._fetch(ref)
+        record = self._out.journal.records().get(ref.uid)
+        if record is not None and record.state is State.PREPARED and record.boot_id == self._node.boot_id:
+            return self._again(record, claim)
+        wanted = wanted_devices(claim, self._node.driver_name, self._catalog())
+        if self._node.with_slurm:
+            check_held(claim, self._node.name)
+        if record is not None and record.owns_hardware:
+            record = self._clear(record)
+        return self._carry_out(self._intend(claim, wanted, record, deadline))
 
     def _fetch(self, ref: ClaimRef) -> ClaimView:
         match self._out.claims.get(ref):
@@ -121,11 +193,14 @@ class ClaimService:
             case Unknown(reason):
                 raise Unavailable("API_UNAVAILABLE", f"claim {ref}: {reason}", "it is tried again")
 
-    def _again(self, record: ClaimRecord, wanted: Sequence[DeviceRecord]) -> Sequence[PreparedDevice]:
-        if [d.identity for d in wanted] != [d.identity for d in record.devices]:
+    def _again(self, record: ClaimRecord, claim: ClaimView) -> Sequence[PreparedDevice]:
+        """What is prepared stays good while it is the claim's, whatever else has changed about claim or node."""
+        allocated = [(d.request, d.pool, d.device) for d in claim.devices_of(self._node.driver_name)]
+        if allocated != [d.identity for d in record.devices]:
+            listed = ", ".join(f"{pool}/{device}" for _, pool, device in allocated) or "nothing"
             raise Unavailable(
                 "CLAIM_CHANGED",
-                f"claim {record.ref} is allocated {_list(wanted)} but {_list(record.devices)} is still prepared",
+                f"claim {record.ref} is allocated {listed} but {_list(record.devices)} is still prepared",
                 "it is unprepared first; prepare is tried again",
             )
         self.write_cdi(record)
@@ -136,7 +211,7 @@ class ClaimService:
     ) -> ClaimRecord:
         """The placements are empty, the finalizer is on the claim and *intended* is on disk."""
         record = before or ClaimRecord(claim.ref, State.ABSENT, (), self._node.boot_id, self._out.wall())
-        record = replace(record, devices=tuple(wanted), boot_id=self._node.boot_id)
+        record = replace(record, devices=tuple(wanted), boot_id=self._node.boot_id, seen_gone=False)
         held = claim.held
         try:
             if not claim.held or claim.held_by_node != self._node.name:
@@ -170,19 +245,18 @@ class ClaimService:
         while True:
             seen = self._changes.count()
             with self._gpu_locks.of_all(gpus):
-                waiting_for = self._waiting_for(record)
+                borrowers = self._fence.lent(gpus)
+                waiting_for = borrowers or self._waiting_for(record)
                 if not waiting_for:
-                    intended = record.after(Event.INTEND, now=self._out.wall())
+                    intended = record.after(Event.INTEND, now=self._out.wall(), devices=_first_making(record))
                     self._check_invariants(intended)
                     self._out.journal.write(intended)
                     return intended
+            if borrowers and self._fence.ask(gpus, within=max(deadline - self._out.monotonic(), AT_LEAST)):
+                continue
             left = deadline - self._out.monotonic()
             if left <= 0:
-                raise Unavailable(
-                    "PLACEMENT_BUSY",
-                    f"claim {record.ref}: {_list(record.devices)} still held by {', '.join(waiting_for)}",
-                    "`dynamig ps` shows who that is; prepare is tried again",
-                )
+                raise _busy(record, waiting_for, lent=bool(borrowers))
             self._changes.wait_after(seen, min(left, POLL))
 
     def _waiting_for(self, record: ClaimRecord) -> list[str]:
@@ -192,13 +266,9 @@ class ClaimService:
         for gpu in sorted({d.gpu for d in record.devices}):
             wanted = [d.partition for d in record.devices if d.gpu == gpu]
             offer = self._catalog().of_gpu(gpu)
-            blockers = in_the_way(gpu, offer.table, wanted, self._out.gpus.instances(gpu), others)
+            blockers = in_the_way(gpu, offer.table, wanted, self._out.gpus.instances(gpu), others, self._node.boot_id)
             if blockers.foreign:
-                raise Refused(
-                    "FOREIGN_INSTANCE",
-                    f"{gpu}: {', '.join(map(str, blockers.foreign))} is in the way and was not made by dynamig",
-                    "remove it with `nvidia-smi mig -dci -dgi`, or delete this claim to be scheduled elsewhere",
-                )
+                raise _foreign(gpu, blockers.foreign)
             waiting += [f"claim {r.ref} ({r.state.value})" for r in blockers.claims]
         return waiting
 
@@ -211,30 +281,57 @@ class ClaimService:
             if (table := self._catalog().of_gpu(gpu).table) is not None:
                 i2_engines(gpu, table, [p for many in partitions.values() for p in many])
 
-    def _carry_out(self, record: ClaimRecord) -> Sequence[PreparedDevice]:
+    def _carry_out(self, intended: ClaimRecord) -> Sequence[PreparedDevice]:
         """From *intended* to *prepared*, or everything undone."""
+        work = _Work(intended)
         try:
-            made = replace(record, devices=tuple(self._make(d) for d in record.devices))
-            self.write_cdi(made)
-            made = made.after(Event.MADE, now=self._out.wall())
+            for number in range(len(intended.devices)):
+                self._make(work, number)
+            self.write_cdi(work.record)
+            made = work.record.after(Event.MADE, now=self._out.wall())
             self._out.journal.write(made)
-        except DynamigError as error:
-            log.warning("prepare_failed", claim=str(record.ref), code=error.code, error=str(error))
-            self._undo(record)
+        except DynamigError:
+            self._undo(work.record)
             raise
         log.info("prepared", claim=str(made.ref), devices=_list(made.devices))
         self._on_change(made.ref.uid)
         return self._answer(made)
 
-    def _make(self, device: DeviceRecord) -> DeviceRecord:
-        gpus, gpu = self._out.gpus, device.gpu
+    def _make(self, work: _Work, number: int) -> None:
+        """One device of the claim lives; `work` follows each step, so that what failed can be undone exactly."""
+        device = work.record.devices[number]
+        gpu, partition = device.gpu, device.partition
         may_switch = self._catalog().of_gpu(gpu).may_switch_mode
         with self._gpu_locks.of(gpu):
-            if use_mode(gpus, gpu, partitioned=device.partition is not None, may_switch=may_switch):
-                log.info("mig_mode_switched", gpu=gpu, on=device.partition is not None)
-            if device.partition is None:
-                return device
-            return replace(device, live=make(gpus, gpu, device.partition))
+            if use_mode(self._out.gpus, gpu, partitioned=partition is not None, may_switch=may_switch):
+                log.info("mig_mode_switched", gpu=gpu, on=partition is not None)
+            if partition is None:
+                return
+            self._see_empty(work.record, device)
+            if not device.making:
+                work.put(number, making=True)
+                self._out.journal.write(work.record)
+            gi = self._make_gpu_instance(work, number, gpu, partition)
+            work.put(number, making=False, live=LiveIds(gi))
+            work.put(number, live=make_compute(self._out.gpus, gpu, partition, gi))
+
+    def _see_empty(self, record: ClaimRecord, device: DeviceRecord) -> None:
+        """Nothing is in the way at this very moment. Callers hold the GPU's lock."""
+        others = [r for r in self._out.journal.records().values() if r.ref.uid != record.ref.uid]
+        own = [d.live.gi_id for d in record.devices if d.gpu == device.gpu and d.live is not None]
+        live = [i for i in self._out.gpus.instances(device.gpu) if i.gi_id not in own]
+        table = self._catalog().of_gpu(device.gpu).table
+        blockers = in_the_way(device.gpu, table, [device.partition], live, others, self._node.boot_id)
+        if blockers.foreign:
+            raise _foreign(device.gpu, blockers.foreign)
+
+    def _make_gpu_instance(self, work: _Work, number: int, gpu: GpuUuid, partition: Partition) -> GiId:
+        try:
+            return self._out.gpus.create_gpu_instance(gpu, partition)
+        except DynamigError as error:
+            if error.code != "NVML_TIMEOUT":  # NVML answered: it made nothing, so what is there is somebody else's
+                work.put(number, making=False)
+            raise
 
     def _undo(self, record: ClaimRecord) -> None:
         """Never raises: what cannot be undone now stays *retiring* and is the settler's."""
@@ -246,7 +343,9 @@ class ClaimService:
 
     def _answer(self, record: ClaimRecord) -> Sequence[PreparedDevice]:
         return tuple(
-            PreparedDevice(d.request, d.pool, d.device, device_id(self._node.cdi_kind, record.ref.uid, d.device))
+            PreparedDevice(
+                base_request(d.request), d.pool, d.device, device_id(self._node.cdi_kind, record.ref.uid, d.device)
+            )
             for d in record.devices
         )
 
@@ -269,19 +368,41 @@ class ClaimService:
             self._on_change(uid)
 
     def _clear(self, record: ClaimRecord) -> ClaimRecord:
-        """*retiring*, then hardware empty, then *held*."""
+        """*retiring*, then hardware empty, then *held*. After a reboot it is empty without a look (MIG user guide).
+
+        A disk that takes nothing does not stop the destruction of what *prepared* already proves to be ours: the record
+        goes instead, and the claim's finalizer tells of it.
+        """
+        written, proof = True, record
         if record.state is not State.RETIRING:
-            record = record.after(Event.RETIRE, now=self._out.wall())
-            self._out.journal.write(record)
-        with self._gpu_locks.of_all({d.gpu for d in record.devices}):
-            destroy_all_of(self._out.gpus, record)
+            retiring = record.after(Event.RETIRE, now=self._out.wall())
+            written = self._write_unless_proven(retiring, record)
+            record = retiring
+        if record.boot_id == self._node.boot_id:
+            others = [r for r in self._out.journal.records().values() if r.ref.uid != record.ref.uid]
+            with self._gpu_locks.of_all({d.gpu for d in record.devices}):
+                destroy_all_of(self._out.gpus, proof, others, self._node.boot_id)
         self._out.cdi.remove(record.ref.uid)
-        devices = tuple(replace(d, live=None) for d in record.devices)
-        held = record.after(Event.GONE, now=self._out.wall(), devices=devices)
-        self._out.journal.write(held)
+        devices = tuple(replace(d, live=None, making=False) for d in record.devices)
+        held = record.after(Event.GONE, now=self._out.wall(), devices=devices, seen_gone=True)
+        if written:
+            self._out.journal.write(held)
+        else:
+            self._out.journal.forget(record.ref.uid)
         self._changes.announce()
         log.info("destroyed", claim=str(record.ref), devices=_list(record.devices))
         return held
+
+    def _write_unless_proven(self, retiring: ClaimRecord, before: ClaimRecord) -> bool:
+        """Whether *retiring* is on disk. Raises if it is not and `before` would not be proof enough."""
+        try:
+            self._out.journal.write(retiring)
+        except Unavailable as error:
+            if before.state is not State.PREPARED:
+                raise
+            log.error("journal_unwritable", claim=str(before.ref), error=str(error))
+            return False
+        return True
 
     # -- letting go ------------------------------------------------------------------------------------------
 
@@ -317,28 +438,46 @@ class ClaimService:
         return True
 
     def _may_let_go(self, claim: ClaimView, record: ClaimRecord) -> bool:
-        """PROTOCOL P3 without Slurm: deleted or not allocated here, and the placements are seen empty."""
-        pools = {d.pool for d in record.devices} | set(self._catalog().offers)
-        allocated_here = any(d.pool in pools for d in claim.devices_of(self._node.driver_name))
-        if allocated_here and not claim.deleting:
+        """PROTOCOL P3: the claim is over, and its placements are seen empty."""
+        if not (claim.deleting or self._is_released(claim, record)):
             return False
-        return all(self._is_empty(d.gpu, record) for d in record.devices if d.partition is not None)
+        return record.seen_gone or all(self._is_empty(d.gpu, record) for d in record.devices if d.partition is not None)
+
+    def _is_released(self, claim: ClaimView, record: ClaimRecord) -> bool:
+        """With Slurm: not allocated at all, and the bridge says so too. Without: not allocated here."""
+        if self._node.with_slurm:
+            return claim.released and not claim.allocated
+        pools = {d.pool for d in record.devices} | set(self._catalog().offers)
+        return not any(d.pool in pools for d in claim.devices_of(self._node.driver_name))
 
     def _is_empty(self, gpu: GpuUuid, record: ClaimRecord) -> bool:
         """No instance at the record's placements that could still be its own: what is there is a successor's."""
         others = [r for r in self._out.journal.records().values() if r.ref.uid != record.ref.uid]
         mine = record.partitions_on(gpu)
-        return not any(i.partition in mine and not i4_ours(gpu, i, others) for i in self._out.gpus.instances(gpu))
+        return not any(
+            i.partition in mine and not i4_ours(gpu, i, others, self._node.boot_id)
+            for i in self._out.gpus.instances(gpu)
+        )
 
     # -- what recovery uses ----------------------------------------------------------------------------------
 
     def retire(self, planned: ClaimRecord) -> bool:
-        """What the claim has on the hardware is gone, if its record is still the one that was planned on."""
+        """What the claim has on the hardware is gone, if its record is still the one that was planned on, and the
+        reason for it still holds: a prepared claim that is whole on a second look is left alone."""
         with self._claim_locks.of(planned.ref.uid):
-            if self._out.journal.records().get(planned.ref.uid) != planned:
+            if self._out.journal.records().get(planned.ref.uid) != planned or self._is_whole(planned):
                 return False
             self._clear(planned)
             return True
+
+    def _is_whole(self, record: ClaimRecord) -> bool:
+        if record.state is not State.PREPARED or record.boot_id != self._node.boot_id:
+            return False
+        try:
+            i3_prepared_is_live(record, {d.gpu: self._out.gpus.instances(d.gpu) for d in record.devices})
+        except InvariantBroken:
+            return False
+        return True
 
     def restore_cdi(self, planned: ClaimRecord) -> None:
         with self._claim_locks.of(planned.ref.uid):
@@ -368,10 +507,32 @@ class ClaimService:
     def _nodes(self, device: DeviceRecord) -> Sequence[DeviceNode]:
         minor = self._out.gpus.minor(device.gpu)  # read now: a mode switch may have changed it
         nodes = tuple(self._out.nodes.gpu_nodes(minor))
-        if device.live is None:
+        if device.live is None or device.live.ci_id is None:
             return nodes
         return (*nodes, *self._out.nodes.capability_nodes(minor, device.live.gi_id, device.live.ci_id))
 
 
+def _busy(record: ClaimRecord, holders: Sequence[str], *, lent: bool) -> Unavailable:
+    return Unavailable(
+        "LENT" if lent else "PLACEMENT_BUSY",
+        f"claim {record.ref}: {_list(record.devices)} still held by {', '.join(holders)}",
+        ("`squeue` shows that job" if lent else "`dynamig ps` shows who that is") + "; prepare is tried again",
+    )
+
+
 def _list(devices: Sequence[DeviceRecord]) -> str:
     return ", ".join(f"{d.pool}/{d.device}" for d in devices)
+
+
+def _first_making(record: ClaimRecord) -> tuple[DeviceRecord, ...]:
+    """The devices, the first partition marked as the next to be made: its place is seen empty under the same locks."""
+    first = next((n for n, d in enumerate(record.devices) if d.partition is not None), None)
+    return tuple(replace(d, making=n == first) for n, d in enumerate(record.devices))
+
+
+def _foreign(gpu: GpuUuid, found: Sequence[LiveInstance]) -> Refused:
+    return Refused(
+        "FOREIGN_INSTANCE",
+        f"{gpu}: {', '.join(map(str, found))} is in the way and was not made by dynamig",
+        "remove it with `nvidia-smi mig -dci -dgi`, or delete this claim to be scheduled elsewhere",
+    )

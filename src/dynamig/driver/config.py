@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from dynamig.cdi import ContainerEdits, Mount
@@ -81,6 +81,20 @@ class EditsConfig(_Model):
         )
 
 
+def _command(given: object) -> object:
+    return [given] if isinstance(given, str) else given
+
+
+class SlurmConfig(_Model):
+    """Given where slurmd runs on the node as well: claims are held by the bridge, GPUs are lent to native jobs."""
+
+    node_name: Annotated[str, Field(pattern=r"^[^\s,\[\]]+$", max_length=253)]
+    scontrol: Annotated[tuple[str, ...], BeforeValidator(_command), Field(min_length=1)] = ("scontrol",)
+    answer_seconds: Annotated[float, Field(gt=0, le=30)] = 10.0
+    ask_seconds: Annotated[float, Field(ge=1)] = 30.0
+    device_map: dict[int, str] | None = Field(default=None, description="Slurm's GPU index to GPU UUID")
+
+
 class DriverConfig(_Model):
     node_name: Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
     driver_name: Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)] = names.DRIVER_NAME
@@ -95,6 +109,7 @@ class DriverConfig(_Model):
     socket: AbsolutePath = Path("/run/dynamig/driver.sock")
     gpus: GpuPolicies = GpuPolicies()
     container_edits: EditsConfig = EditsConfig()
+    slurm: SlurmConfig | None = None
 
 
 def load(path: Path) -> DriverConfig:

@@ -1,12 +1,19 @@
-"""The root-only unix socket of a running driver: one JSON request a line, one JSON answer.
+"""The root-only unix socket of a running driver: one JSON request a line, one JSON answer. Its mode is the permission.
 
-The CLI asks `status` and `plan` here; Slurm's prolog will ask for loans. The socket's mode is the permission.
+    -> {"ask": "lend", "args": {...}}
+    <- {"answer": ..., "confirm": true}        or {"error": {"code": ..., "what": ..., "next": ..., "again": ...}}
+    -> {"taken": true}                         only where the answer says `confirm`
+
+The connection stays open while a request waits, so that a caller that has died is noticed. A confirmed answer is one
+that the caller has read: there is no time limit for it, since a caller that took a loan and was declared dead after a
+timeout would run on a GPU that somebody else is given. A dead process closes its end, however it died.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import socketserver
 import threading
@@ -14,16 +21,50 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dynamig.errors import DynamigError, Refused, Unavailable
+from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
 
-Ask = Mapping[str, Callable[[], Any]]
 TIMEOUT = 30.0
+"""Seconds for a request to arrive, and for an answer that nobody waits for on purpose."""
+
+LONGEST_REQUEST = 65536
+"""Bytes."""
+
+
+class Caller:
+    """The other end of one request."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.has_answer = False
+
+    def is_there(self) -> bool:
+        """False once the other end is closed."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN | select.POLLRDHUP)
+        return not any(event & (select.POLLRDHUP | select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
+
+    def deliver(self, answer: Any) -> None:
+        """The caller has read `answer` and said so. Raises Unavailable UNDELIVERED if it is gone instead."""
+        self.has_answer = True
+        try:
+            self._connection.settimeout(None)
+            self._connection.sendall(json.dumps({"answer": answer, "confirm": True}).encode() + b"\n")
+            with self._connection.makefile("rb") as lines:
+                taken = bool(json.loads(lines.readline() or b"{}").get("taken"))
+        except (OSError, ValueError, AttributeError) as error:
+            raise _undelivered() from error
+        if not taken:
+            raise _undelivered()
+
+
+Ask = Callable[[Mapping[str, Any], Caller], Any]
+"""From the arguments to the answer, JSON-ready; or delivers it to the caller itself and returns anything."""
 
 
 class ControlServer:
-    """Answers on `path` until closed. `asks`: word to what computes its answer, JSON-ready."""
+    """Answers on `path` until closed. `asks`: word to what answers it."""
 
-    def __init__(self, path: Path, asks: Ask) -> None:
+    def __init__(self, path: Path, asks: Mapping[str, Ask]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # of a killed process: the driver holds the node's lock
         before = os.umask(0o177)
@@ -43,44 +84,70 @@ class ControlServer:
 
 class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
+    block_on_close = False  # a prolog may be waiting; the driver ends, and it asks again
 
-    def __init__(self, path: str, asks: Ask) -> None:
+    def __init__(self, path: str, asks: Mapping[str, Ask]) -> None:
         self.asks = asks
         super().__init__(path, _Handler)
 
 
-class _Handler(socketserver.StreamRequestHandler):
+class _Handler(socketserver.BaseRequestHandler):
     server: _Server
+    request: socket.socket
 
     def handle(self) -> None:
-        self.connection.settimeout(TIMEOUT)
-        answer = self._answer(self.rfile.readline())
-        self.wfile.write(json.dumps(answer).encode() + b"\n")
+        self.request.settimeout(TIMEOUT)
+        caller = Caller(self.request)
+        answer = self._answer(caller)
+        if not caller.has_answer and caller.is_there():
+            self.request.settimeout(TIMEOUT)
+            self.request.sendall(json.dumps(answer).encode() + b"\n")
 
-    def _answer(self, line: bytes) -> Mapping[str, Any]:
+    def _answer(self, caller: Caller) -> Mapping[str, Any]:
         try:
-            asked = json.loads(line)["ask"]
-            return {"answer": self.server.asks[asked]()}
-        except (ValueError, KeyError, TypeError):
-            known = ", ".join(sorted(self.server.asks))
-            return {"error": {"code": "INVALID", "what": f"cannot read {line!r}", "next": f"ask one of {known}"}}
+            ask, args = self._read()
+            return {"answer": ask(args, caller)}
         except DynamigError as error:
-            return {"error": {"code": error.code, "what": error.what, "next": error.next_step}}
+            again = isinstance(error, (Unavailable, Conflict))
+            return {"error": {"code": error.code, "what": error.what, "next": error.next_step, "again": again}}
+
+    def _read(self) -> tuple[Ask, Mapping[str, Any]]:
+        with self.request.makefile("rb") as lines:
+            line = lines.readline(LONGEST_REQUEST)
+        try:
+            body = json.loads(line)
+            args = body.get("args", {})
+            if not isinstance(args, dict):
+                raise TypeError("args is no object")
+            return self.server.asks[body["ask"]], args
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            known = ", ".join(sorted(self.server.asks))
+            raise Refused("INVALID", f"cannot read {line[:200]!r}", f"ask one of {known}") from error
 
 
-def ask(path: Path, what: str) -> Any:
-    """The answer of the driver behind `path`. Raises Unavailable if none answers, Refused for its refusal."""
+def ask(path: Path, what: str, args: Mapping[str, Any] | None = None, *, timeout: float = TIMEOUT) -> Any:
+    """The answer of the driver behind `path`, confirmed if it wants to know that it arrived.
+
+    Raises: Unavailable NO_DRIVER if none answers within `timeout` seconds; the driver's own Unavailable or Refused.
+    """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(TIMEOUT)
+            connection.settimeout(timeout)
             connection.connect(str(path))
-            connection.sendall(json.dumps({"ask": what}).encode() + b"\n")
+            connection.sendall(json.dumps({"ask": what, "args": dict(args or {})}).encode() + b"\n")
             with connection.makefile("rb") as lines:
                 answer = json.loads(lines.readline())
+            if answer.get("confirm"):
+                connection.sendall(b'{"taken": true}\n')
     except (OSError, ValueError) as error:
         raise Unavailable(
             "NO_DRIVER", f"no driver answers on {path}: {error}", "is it running? see its log, and --socket"
         ) from error
-    if (refused := answer.get("error")) is not None:
-        raise Refused(refused["code"], refused["what"], refused["next"])
+    if (failure := answer.get("error")) is not None:
+        family = Unavailable if failure["again"] else Refused
+        raise family(failure["code"], failure["what"], failure["next"])
     return answer["answer"]
+
+
+def _undelivered() -> Unavailable:
+    return Unavailable("UNDELIVERED", "the caller was gone before it had the answer", "what it asked for is undone")

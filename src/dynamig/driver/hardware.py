@@ -10,19 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dynamig.errors import DynamigError, Refused, Unavailable
-from dynamig.mig import GpuUuid, Partition, Table
+from dynamig.mig import GiId, GpuUuid, Partition, Table
 from dynamig.protocol.gpus import Gpus, LiveInstance, MigMode
 from dynamig.protocol.invariants import i4_ours
 from dynamig.protocol.records import ClaimRecord, LiveIds
 
 
-def make(gpus: Gpus, gpu: GpuUuid, partition: Partition) -> LiveIds:
-    """The partition lives, filled by one compute instance; its ids as read back.
+def make_compute(gpus: Gpus, gpu: GpuUuid, partition: Partition, gi: GiId) -> LiveIds:
+    """The GPU instance `gi`, just made for `partition`, is filled by one compute instance; all ids as read back.
 
     Raises: what NVML says, and Unavailable NOT_AS_ASKED if something else than asked for is there afterwards
     (the caller destroys it; success that was not seen is no success, case C-25).
     """
-    gi = gpus.create_gpu_instance(gpu, partition)
     ci = gpus.create_compute_instance(gpu, gi)
     seen = next((i for i in gpus.instances(gpu) if i.gi_id == gi), None)
     if seen is None or seen.partition != partition:
@@ -42,13 +41,20 @@ def destroy(gpus: Gpus, gpu: GpuUuid, instance: LiveInstance) -> None:
         gpus.destroy_gpu_instance(gpu, instance.gi_id)
 
 
-def destroy_all_of(gpus: Gpus, record: ClaimRecord) -> None:
-    """Nothing of `record` is on the hardware; read back. Touches only what the record proves to be ours (I4)."""
+def destroy_all_of(gpus: Gpus, record: ClaimRecord, others: Iterable[ClaimRecord], boot_id: str) -> None:
+    """Nothing of `record` is on the hardware; read back. Touches only what this record, in its present state, and no
+    other record proves to be its own (I4)."""
+    rivals = tuple(others)
     for gpu in sorted({d.gpu for d in record.devices if d.partition is not None}):
-        for instance in gpus.instances(gpu):
-            if i4_ours(gpu, instance, [record]):
-                destroy(gpus, gpu, instance)
-        if left := [i for i in gpus.instances(gpu) if i4_ours(gpu, i, [record])]:
+        ours = [
+            i
+            for i in gpus.instances(gpu)
+            if i4_ours(gpu, i, [record], boot_id) and not i4_ours(gpu, i, rivals, boot_id)
+        ]
+        for instance in ours:
+            destroy(gpus, gpu, instance)
+        destroyed = {(i.gi_id, i.partition) for i in ours}
+        if left := [i for i in gpus.instances(gpu) if (i.gi_id, i.partition) in destroyed] if ours else []:
             raise Unavailable("IN_USE", f"{gpu}: {left[0]} of claim {record.ref} is still there", "it is tried again")
 
 
@@ -87,16 +93,19 @@ def in_the_way(
     wanted: Sequence[Partition | None],
     live: Iterable[LiveInstance],
     others: Iterable[ClaimRecord],
+    boot_id: str,
 ) -> InTheWay:
     """Who must leave `gpu` before `wanted` (None: the whole GPU) can be there, as hardware and journal have it."""
-    owners = tuple(r for r in others if r.owns_hardware and any(d.gpu == gpu for d in r.devices))
+    owners = tuple(
+        r for r in others if r.owns_hardware and r.boot_id == boot_id and any(d.gpu == gpu for d in r.devices)
+    )
     instances = tuple(live)
     claims = {r.ref.uid: r for r in owners if _collides(r, gpu, table, wanted)}
     foreign: list[LiveInstance] = []
     for instance in instances:
         if not any(_blocks(table, instance.partition, one) for one in wanted):
             continue
-        proofs = i4_ours(gpu, instance, owners)
+        proofs = i4_ours(gpu, instance, owners, boot_id)
         claims.update({r.ref.uid: r for r in proofs})
         if not proofs:
             foreign.append(instance)
@@ -104,11 +113,11 @@ def in_the_way(
 
 
 def foreign_instances(
-    live: Mapping[GpuUuid, Sequence[LiveInstance]], records: Iterable[ClaimRecord]
+    live: Mapping[GpuUuid, Sequence[LiveInstance]], records: Iterable[ClaimRecord], boot_id: str
 ) -> dict[GpuUuid, tuple[LiveInstance, ...]]:
     """Instances that no record proves to be ours, by GPU; GPUs without any are left out."""
     known = tuple(records)
-    found = {gpu: tuple(i for i in seen if not i4_ours(gpu, i, known)) for gpu, seen in live.items()}
+    found = {gpu: tuple(i for i in seen if not i4_ours(gpu, i, known, boot_id)) for gpu, seen in live.items()}
     return {gpu: instances for gpu, instances in found.items() if instances}
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from dynamig.disk import remove_durably, sync_directory, write_durably
+from dynamig.errors import Refused
 from dynamig.protocol.records import ClaimRecord, from_json, to_json
 
 
@@ -24,15 +25,17 @@ class FileJournal:
         self._directory = directory
         self._lock = threading.Lock()
         self._records: dict[str, ClaimRecord] = {}
-        self._unreadable: list[str] = []
+        self._unreadable: dict[str, str] = {}
         for path in sorted(directory.glob("*.json")):
             self._load(path)
 
     def _load(self, path: Path) -> None:
         try:
             record = from_json(json.loads(path.read_bytes()))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            self._unreadable.append(str(path))
+            if record.ref.uid != path.stem:
+                raise ValueError(f"{path} tells of claim {record.ref.uid}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self._unreadable[path.stem] = str(path)
         else:
             self._records[record.ref.uid] = record
 
@@ -40,10 +43,16 @@ class FileJournal:
         with self._lock:
             return dict(self._records)
 
-    def unreadable(self) -> Sequence[str]:
-        return tuple(self._unreadable)
+    def unreadable(self) -> Mapping[str, str]:
+        return dict(self._unreadable)
 
     def write(self, record: ClaimRecord) -> None:
+        if (path := self._unreadable.get(record.ref.uid)) is not None:
+            raise Refused(
+                "JOURNAL_DAMAGED",
+                f"{path} is not readable and is kept as it is: what claim {record.ref} has is not known",
+                "look at it, remove what it owned by hand, then remove the file and restart the driver",
+            )
         body = json.dumps(to_json(record), indent=1).encode()
         write_durably(self._path(record.ref.uid), body)
         with self._lock:

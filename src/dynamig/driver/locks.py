@@ -62,3 +62,27 @@ class Changes:
         """Returns when something was announced after `seen` was counted, or after `timeout` seconds."""
         with self._condition:
             self._condition.wait_for(lambda: self._count != seen, timeout)
+
+
+class InFlight:
+    """Counts calls in progress, so that the end of the process can wait for them."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._count = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        with self._condition:
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._count -= 1
+                self._condition.notify_all()
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Whether no call is in progress any more, after at most `timeout` seconds."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._count == 0, timeout)

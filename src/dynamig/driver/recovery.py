@@ -44,11 +44,20 @@ class RemoveCdi:
 
 
 @dataclass(frozen=True, slots=True)
+class NotedDevice:
+    """A device as the note on its claim has it."""
+
+    pool: str
+    device: str
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
 class Adopt:
     """Take note of a claim that carries our finalizer for this node and that the journal does not know."""
 
     claim: ClaimView
-    devices: tuple[tuple[str, str], ...]
+    devices: tuple[NotedDevice, ...]
 
 
 Action = Retire | RestoreCdi | RemoveCdi | Adopt
@@ -79,17 +88,20 @@ def plan_recovery(
     boot_id: str,
     cdi_claims: Collection[str],
     held_here: Iterable[ClaimView] = (),
+    unreadable: Collection[str] = (),
 ) -> Plan:
     """`live`: instances by GPU, for every GPU that could be read; a GPU that is missing in it proves nothing.
-    `cdi_claims`: UIDs with a readable CDI file. `held_here`: claims that carry our finalizer for this node."""
+    `cdi_claims`: UIDs with a readable CDI file. `held_here`: claims that carry our finalizer for this node.
+    `unreadable`: UIDs whose record is damaged; of those nothing is known, so nothing is done."""
     actions: list[Action] = []
     for record in records.values():
         if (action := _for_record(record, live, boot_id, cdi_claims)) is not None:
             actions.append(action)
     prepared = {uid for uid, r in records.items() if r.state is State.PREPARED}
-    actions += [RemoveCdi(uid) for uid in sorted(set(cdi_claims) - prepared)]
-    actions += [Adopt(c, noted_devices(c)) for c in held_here if c.ref.uid not in records]
-    return Plan(tuple(actions), foreign_instances(live, records.values()))
+    actions += [RemoveCdi(uid) for uid in sorted(set(cdi_claims) - prepared - set(unreadable))]
+    known = records.keys() | set(unreadable)
+    actions += [Adopt(c, noted_devices(c)) for c in held_here if c.ref.uid not in known]
+    return Plan(tuple(actions), foreign_instances(live, records.values(), boot_id))
 
 
 def _for_record(
@@ -125,10 +137,10 @@ def _for_prepared(
     return None if record.ref.uid in cdi_claims else RestoreCdi(record)
 
 
-def noted_devices(claim: ClaimView) -> tuple[tuple[str, str], ...]:
-    """(pool, device) pairs that the driver noted on the claim before it acted; empty if there is no such note."""
+def noted_devices(claim: ClaimView) -> tuple[NotedDevice, ...]:
+    """What the driver noted on the claim before it acted; empty if there is no such note."""
     try:
         noted = json.loads(claim.annotations[names.HOLD])["devices"]
-        return tuple((str(d["pool"]), str(d["device"])) for d in noted)
+        return tuple(NotedDevice(str(d["pool"]), str(d["device"]), GpuUuid(str(d["gpu"]))) for d in noted)
     except (KeyError, ValueError, TypeError):
         return ()

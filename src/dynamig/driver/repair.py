@@ -15,7 +15,7 @@ from dynamig.driver import recovery
 from dynamig.driver.catalog import Catalog
 from dynamig.driver.claims import ClaimService, Node, Outside
 from dynamig.driver.hardware import foreign_instances
-from dynamig.errors import DynamigError, Unavailable
+from dynamig.errors import DynamigError, Refused, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol.claims import ClaimRef, ClaimView
 from dynamig.protocol.gpus import LiveInstance
@@ -46,13 +46,15 @@ class Repair:
         before = self._out.journal.records()
         live = self._live()
         after = self._out.journal.records()
-        return foreign_instances(live, [*before.values(), *after.values()])
+        return foreign_instances(live, [*before.values(), *after.values()], self._node.boot_id)
 
     def plan(self, held_here: Sequence[ClaimView] = ()) -> recovery.Plan:
         """What is to be done now; nothing is done. `held_here`: claims that carry our finalizer for this node."""
         readable = [uid for uid in self._out.cdi.claims() if self._out.cdi.read(uid) is not None]
         records = self._out.journal.records()
-        return recovery.plan_recovery(records, self._live(), self._node.boot_id, readable, held_here)
+        return recovery.plan_recovery(
+            records, self._live(), self._node.boot_id, readable, held_here, self._out.journal.unreadable()
+        )
 
     def run(self, actions: Iterable[recovery.Action]) -> None:
         """Each action was tried once; what fails is logged and planned again at the next look."""
@@ -73,11 +75,15 @@ class Repair:
             case recovery.RemoveCdi(uid):
                 self._service.remove_cdi(uid)
             case recovery.Adopt(claim, devices):
-                self._service.adopt(claim, [self._noted(pool, device) for pool, device in devices])
+                self._service.adopt(claim, [self._noted(noted) for noted in devices])
 
-    def _noted(self, pool: str, device: str) -> DeviceRecord:
-        offer, found = self._catalog().find(pool, device)
-        return DeviceRecord("", pool, device, offer.reading.uuid, found.partition)
+    def _noted(self, noted: recovery.NotedDevice) -> DeviceRecord:
+        """With its place, if the device is still offered: then letting go looks whether the place is empty."""
+        try:
+            partition = self._catalog().find(noted.pool, noted.device)[1].partition
+        except Refused:
+            partition = None
+        return DeviceRecord("", noted.pool, noted.device, noted.gpu, partition)
 
     def _live(self) -> dict[GpuUuid, Sequence[LiveInstance]]:
         """Instances of each GPU that answers."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dynamig.driver.catalog import Catalog
-from dynamig.errors import Refused
+from dynamig.errors import Refused, Unavailable
 from dynamig.protocol.claims import AllocatedDevice, ClaimView
 from dynamig.protocol.records import DeviceRecord
 
@@ -33,6 +33,25 @@ def wanted_devices(claim: ClaimView, driver_name: str, catalog: Catalog) -> Sequ
     for config in claim.configs:
         _check_config(claim, config.parameters)
     return tuple(_device(claim, device, catalog) for device in ours)
+
+
+def check_held(claim: ClaimView, node: str) -> None:
+    """With Slurm only the bridge holds a claim, before it allocates: what nobody pays for is not prepared (P3).
+
+    Raises: Refused NOT_HELD; Unavailable HELD_ELSEWHERE for a claim that another node holds.
+    """
+    if not claim.held or claim.held_by_node is None:
+        raise Refused(
+            "NOT_HELD",
+            f"claim {claim.ref} is allocated on {node}, and the bridge to Slurm does not hold it for that",
+            "make the pod in a namespace that is labelled `dynamig.io/scheduler: slurm`",
+        )
+    if claim.held_by_node != node:
+        raise Unavailable(
+            "HELD_ELSEWHERE",
+            f"claim {claim.ref} is allocated on {node} and held for node {claim.held_by_node}",
+            "the bridge commits it again; prepare is tried again",
+        )
 
 
 def _device(claim: ClaimView, allocated: AllocatedDevice, catalog: Catalog) -> DeviceRecord:

@@ -20,13 +20,19 @@ import structlog
 from dynamig.cdi import SpecFiles
 from dynamig.driver import catalog as catalogs
 from dynamig.driver import recovery
-from dynamig.driver.claims import ClaimService, Node, Outside
-from dynamig.driver.config import DriverConfig
+from dynamig.driver.claims import ClaimService, Guards, Node, Outside
+from dynamig.driver.config import DriverConfig, SlurmConfig
+from dynamig.driver.control import Ask
 from dynamig.driver.journal import FileJournal
+from dynamig.driver.lender import Lender, Slurm
+from dynamig.driver.loan_asks import loan_asks
+from dynamig.driver.loans import LoanFiles, MapFile
+from dynamig.driver.locks import InFlight
 from dynamig.driver.loop import Loop
 from dynamig.driver.numbers import NumberFile
 from dynamig.driver.publish import publish
 from dynamig.driver.repair import Repair
+from dynamig.driver.scontrol import Scontrol
 from dynamig.driver.settler import Settler
 from dynamig.errors import DynamigError, Refused, Unavailable
 from dynamig.kube import ApiClaims, ApiLease, ApiSlices, connect
@@ -34,9 +40,11 @@ from dynamig.kube.plugin import WORKERS, Answer, Plugin
 from dynamig.mig import GpuUuid
 from dynamig.nvml import DeviceTree, NvmlGpus
 from dynamig.protocol.claims import ClaimRef
+from dynamig.protocol.device_map import DeviceMap
 from dynamig.protocol.gpus import GpuReading, LiveInstance
+from dynamig.protocol.loans import Loan
 from dynamig.protocol.node_report import report_of
-from dynamig.protocol.records import ClaimRecord
+from dynamig.protocol.records import ClaimRecord, held_devices
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +77,8 @@ class Driver:
         tree = DeviceTree(config.dev_root, config.proc_root)
         self._gpus = NvmlGpus(config.sys_root)
         client = connect(config.kubeconfig)
-        node = Node(config.node_name, config.driver_name, tree.boot_id(), config.container_edits.value())
+        edits, with_slurm = config.container_edits.value(), config.slurm is not None
+        node = Node(config.node_name, config.driver_name, tree.boot_id(), edits, with_slurm)
         self._node = node
         self._slices = ApiSlices(client, config.driver_name, config.node_name)
         self._lease = ApiLease(client, config.namespace, config.node_name)
@@ -88,13 +97,19 @@ class Driver:
         self._failed = False
         self._sequence = 0
         self._places = threading.BoundedSemaphore(PREPARES)
-        self._service = ClaimService(node, outside, lambda: self._catalog, self._changed)
+        self._calls = InFlight()
+        self._looked_for_lost = False
+        guards = Guards()
+        self._lender = self._make_lender(outside, guards)
+        self._service = ClaimService(node, outside, lambda: self._catalog, self._changed, guards, self._lender)
         self._loops = {
             "publish": Loop("publish", self._publish, self._bug),
             "settle": Loop("settle", lambda: self._settler.step(), self._bug),
             "lease": Loop("lease", self._renew, self._bug),
             "recover": Loop("recover", self._recover, self._bug),
         }
+        if (lender := self._lender) is not None:
+            self._loops["loans"] = Loop("loans", lambda: self._ask_slurm(lender), self._bug)
         self._watcher = Loop("watch", self._watch, self._bug)  # sits in a read: ends with the process
         self._settler = Settler(self._service, outside, config.driver_name, self._loops["settle"].poke)
         self._repair = Repair(node, outside, self._service, lambda: self._catalog, self._settler.failed)
@@ -102,14 +117,30 @@ class Driver:
             config.kubelet_dir, config.driver_name, self._prepare, self._unprepare, self._on_registration
         )
 
+    def _make_lender(self, outside: Outside, guards: Guards) -> Lender | None:
+        """None on a node without Slurm; there must be no loan then. Raises Refused LOANS_LEFT."""
+        loans = LoanFiles(self._config.state_dir / "loans")
+        if self._config.slurm is None:
+            if left := [*loans.all(), *loans.damaged()]:
+                raise Refused(
+                    "LOANS_LEFT",
+                    f"{', '.join(left)} lent to native Slurm jobs, and the configuration has no section `slurm`",
+                    f"put it back until they end, or remove the files in {self._config.state_dir / 'loans'}",
+                )
+            return None
+        map_file = MapFile(self._config.state_dir / "slurm-devices.json")
+        return Lender(outside, guards, loans, map_file, _slurm(self._config.slurm), lambda: self._catalog)
+
     # -- running ---------------------------------------------------------------------------------------------
 
     def run(self) -> bool:
         """True if it ended because it was asked to."""
         self._rescan()
-        for path in self._journal.unreadable():
+        for path in self._journal.unreadable().values():
             log.error("journal_record_unreadable", path=path, effect="what it owned is quarantined")
         self._repair.run(self._repair.plan().actions)  # before the kubelet can call, and without the API server
+        if self._lender is not None:
+            self._lender.open()
         self._plugin.start()
         for loop in (*self._loops.values(), self._watcher):
             loop.start()
@@ -119,14 +150,18 @@ class Driver:
         return not self._failed
 
     def _shut_down(self) -> None:
-        """Calls in progress end; slices stay, and so do the devices of running pods."""
+        """Calls in progress end if they can; slices stay, and so do the devices of running pods.
+
+        Neither the node's lock nor NVML is given up here: a call that outlives its grace still acts on the hardware,
+        and only the end of the process ends it. Whoever runs this must end the process next, at once.
+        """
         self._plugin.stop(SHUTDOWN_GRACE)
         for loop in (*self._loops.values(), self._watcher):
             loop.stop()
         for loop in self._loops.values():
             loop.join(SHUTDOWN_GRACE)
-        self._gpus.close()
-        self._lock.close()
+        if not self._calls.wait_idle(SHUTDOWN_GRACE):
+            log.warning("calls_cut_off", effect="the next start finishes or undoes them")
         log.info("driver_stopped")
 
     def stop(self) -> None:
@@ -140,17 +175,20 @@ class Driver:
 
     def _prepare(self, ref: ClaimRef) -> Sequence[Answer] | str:
         try:
-            with self._room():
+            with self._calls.counted(), self._room():
                 devices = self._service.prepare(ref, deadline=time.monotonic() + PREPARE_BUDGET)
         except DynamigError as error:
+            log.warning("prepare_failed", claim=str(ref), code=error.code, error=str(error))
             self._settler.failed(ref, error)
             return str(error)
         return [Answer((d.request,), d.pool, d.device, (d.cdi_id,)) for d in devices]
 
     def _unprepare(self, ref: ClaimRef) -> str | None:
         try:
-            self._service.unprepare(ref.uid)
+            with self._calls.counted():
+                self._service.unprepare(ref.uid)
         except DynamigError as error:
+            log.warning("unprepare_failed", claim=str(ref), code=error.code, error=str(error))
             return str(error)
         return None
 
@@ -196,15 +234,28 @@ class Driver:
 
     def _renew(self) -> float:
         self._sequence += 1
+        device_map, loans = (None, {}) if self._lender is None else (self._lender.device_map, self._lender.loans())
         report = report_of(
-            self._node.boot_id, self._sequence, self._registered.is_set(), self._journal.records().values()
+            self._node.boot_id,
+            self._sequence,
+            self._registered.is_set(),
+            self._journal.records().values(),
+            device_map,
+            loans.values(),
         )
         self._lease.renew(report.to_json())
         return RENEW
 
     def _recover(self) -> float:
-        self._repair.run(self._repair.plan(self._claims.held_on(self._node.name)).actions)
+        held = () if self._looked_for_lost else self._claims.held_on(self._node.name)
+        self._looked_for_lost = True  # a crash loses claims, and a crash means a start: one list of all is enough
+        self._repair.run(self._repair.plan(held).actions)
         return RECOVER
+
+    def _ask_slurm(self, lender: Lender) -> float:
+        lender.ask()
+        assert self._config.slurm is not None
+        return self._config.slurm.ask_seconds
 
     # -- hardware ----------------------------------------------------------------------------------------------
 
@@ -213,6 +264,8 @@ class Driver:
         fresh = {r.uuid: r for r in self._gpus.readings()}
         self._unread = frozenset(set(self._readings) - set(fresh))
         self._readings = {**self._readings, **fresh}
+        if self._lender is not None:
+            self._lender.remap(self._readings.values())
         self._catalog = self._build({})  # what the look at foreign instances goes by
         foreign = self._repair.foreign()
         if foreign != self._foreign:
@@ -222,13 +275,21 @@ class Driver:
 
     def _build(self, foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]) -> catalogs.Catalog:
         readings = self._readings.values()
+        records = self._journal.records().values()
         numbers = self._numbers.of(readings)
-        return catalogs.build(self._node.name, readings, numbers, self._config.gpus, foreign)
+        managed = self._config.slurm is not None
+        return catalogs.build(
+            self._node.name, readings, numbers, self._config.gpus, foreign, held=held_devices(records), managed=managed
+        )
 
     # -- for people --------------------------------------------------------------------------------------------
 
     def plan(self) -> recovery.Plan:
         return self._repair.plan()
+
+    def loan_asks(self) -> Mapping[str, Ask]:
+        """What this driver answers to Slurm's scripts; nothing without Slurm."""
+        return {} if self._lender is None else loan_asks(self._lender, time.monotonic)
 
     def status(self) -> Status:
         return Status(
@@ -239,7 +300,18 @@ class Driver:
             offers=tuple(self._catalog.offers.values()),
             foreign=self._foreign,
             records=tuple(self._journal.records().values()),
+            loans=_loan_status(self._lender),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LoanStatus:
+    """`damaged`: GPUs whose loan cannot be read, with the file's path. `trouble`: why the map is not as wanted."""
+
+    device_map: DeviceMap | None
+    trouble: str
+    loans: tuple[Loan, ...]
+    damaged: Mapping[GpuUuid, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +325,22 @@ class Status:
     offers: tuple[catalogs.Offer, ...]
     foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]
     records: tuple[ClaimRecord, ...]
+    loans: LoanStatus | None
 
     @property
     def ready(self) -> bool:
         return self.registered and self.published
+
+
+def _slurm(config: SlurmConfig) -> Slurm:
+    given = None if config.device_map is None else {i: GpuUuid(gpu) for i, gpu in config.device_map.items()}
+    return Slurm(config.node_name, Scontrol(config.scontrol), config.answer_seconds, given)
+
+
+def _loan_status(lender: Lender | None) -> LoanStatus | None:
+    if lender is None:
+        return None
+    return LoanStatus(lender.device_map, lender.map_trouble, tuple(lender.loans().values()), lender.damaged())
 
 
 def _lock_state(config: DriverConfig) -> IO[str]:

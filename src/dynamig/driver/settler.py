@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import structlog
 
 from dynamig.driver.claims import ClaimService, Outside
-from dynamig.errors import Conflict, DynamigError
+from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
 from dynamig.protocol import device_status
 from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.lifecycle import State
-from dynamig.protocol.seen import Found
+from dynamig.protocol.seen import Found, Gone, Unknown
 
 log = structlog.get_logger(__name__)
 
@@ -77,9 +77,21 @@ class Settler:
             return [(uid, due) for uid, due in self._due.items() if due.at <= now]
 
     def _one(self, uid: str) -> bool:
-        self._report_failure(uid)
-        self._report_prepared(uid)
-        return self._service.settle(uid)
+        """Letting go comes first and does not wait for a report that nobody takes."""
+        finished = self._service.settle(uid)
+        return self._report(uid) and finished
+
+    def _report(self, uid: str) -> bool:
+        try:
+            self._report_prepared(uid)
+            self._report_failure(uid)
+        except Refused as error:  # another node's claim by now: it is not ours to speak of
+            log.info("report_refused", uid=uid, code=error.code, error=str(error))
+            self._forget_failure(uid)
+        except DynamigError as error:
+            log.warning("report_failed", uid=uid, code=error.code, error=str(error))
+            return False
+        return True
 
     def _report_failure(self, uid: str) -> None:
         with self._lock:
@@ -87,16 +99,25 @@ class Settler:
         if failure is None:
             return
         ref, error = failure
+        record = self._out.journal.records().get(uid)
+        if record is not None and record.state is State.PREPARED:  # a later failure to ask takes nothing from the pod
+            self._forget_failure(uid)
+            return
         match self._out.claims.get(ref):
             case Found(claim):
-                entries = device_status.failed(claim, self._driver, error, self._out.wall())
-                if entries:
+                if entries := device_status.failed(claim, self._driver, error, self._out.wall()):
                     self._out.claims.report(ref, entries)
-            case _:
-                pass  # gone, or nobody answered: the kubelet's event on the pod says it as well
+            case Gone():
+                pass
+            case Unknown(reason):
+                raise Unavailable("API_UNAVAILABLE", reason)
         with self._lock:
             if self._failures.get(uid) == failure:
                 del self._failures[uid]
+
+    def _forget_failure(self, uid: str) -> None:
+        with self._lock:
+            self._failures.pop(uid, None)
 
     def _report_prepared(self, uid: str) -> None:
         record = self._out.journal.records().get(uid)

@@ -14,7 +14,7 @@ from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef, ClaimView, read_claim
 from dynamig.protocol.seen import Found, Gone, Seen
 
-OURS = (names.NODE, names.HOLD, names.RELEASE)
+OURS = (names.NODE, names.HOLD, names.RELEASE, names.VERIFIED)
 
 
 class ApiClaims:

@@ -23,8 +23,10 @@ T = TypeVar("T")
 
 ResourceClaim = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
 ResourceSlice = create_global_resource("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
+DeviceClass = create_global_resource("resource.k8s.io", "v1", "DeviceClass", "deviceclasses")
 Lease = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases")
 Node = create_global_resource("", "v1", "Node", "nodes")
+Namespace = create_global_resource("", "v1", "Namespace", "namespaces")
 Pod = create_namespaced_resource("", "v1", "Pod", "pods")
 
 READ_TIMEOUT = 8.0

@@ -75,9 +75,12 @@ class Plugin:
         self._registration.start()
 
     def stop(self, grace: float) -> None:
-        """Calls in progress get `grace` seconds. The kubelet keeps the driver's slices for a while."""
-        self._registration.stop(0).wait()
+        """No new calls; those in progress get `grace` seconds. The kubelet keeps the driver's slices for a while.
+
+        The service goes first: a kubelet that sees the registration socket vanish drops the calls that it is in.
+        """
         self._dra.stop(grace).wait()
+        self._registration.stop(0).wait()
 
 
 class _Dra(dra_grpc.DRAPluginServicer):

@@ -20,7 +20,7 @@ from dynamig.errors import DynamigError, Unavailable
 from dynamig.mig import CiId, GiId, GpuUuid, Partition
 from dynamig.nvml import instances
 from dynamig.nvml.errors import translated
-from dynamig.nvml.reading import Handle, read_gpu, read_mig_mode
+from dynamig.nvml.reading import Handle, read_gpu, read_mig_mode, text
 from dynamig.protocol.gpus import GpuReading, LiveInstance, MigMode
 
 log = structlog.get_logger(__name__)
@@ -57,8 +57,9 @@ class NvmlGpus:
             pynvml.nvmlShutdown()
 
     def readings(self) -> Sequence[GpuReading]:
-        """Every GPU, in NVML's order."""
-        return self._run(_SYSTEM, "listing GPUs", self._read_all)
+        """Every GPU that answers, in NVML's order. Each is read on its own thread: one that hangs is only missing."""
+        listed = self._run(_SYSTEM, "listing GPUs", _uuids)
+        return tuple(r for index, gpu in listed if (r := self._read_known(index, gpu)) is not None)
 
     def reading(self, gpu: GpuUuid) -> GpuReading:
         return self._on(gpu, "reading the GPU", self._read)
@@ -91,32 +92,28 @@ class NvmlGpus:
     def _read(self, handle: Handle) -> GpuReading:
         return read_gpu(handle, int(pynvml.nvmlDeviceGetIndex(handle)), self._sys_root)
 
-    def _read_all(self) -> tuple[GpuReading, ...]:
-        with translated("listing GPUs"):
-            count = int(pynvml.nvmlDeviceGetCount())
-        return tuple(r for index in range(count) if (r := self._read_index(index)) is not None)
-
-    def _read_index(self, index: int) -> GpuReading | None:
-        """None for a GPU that NVML counts but cannot open (lost, denied): the others are read all the same."""
+    def _read_known(self, index: int, gpu: GpuUuid) -> GpuReading | None:
+        """None for a GPU that NVML lists but that does not answer: the others are read all the same."""
         try:
-            with translated(f"GPU {index}: opening it"):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            return self._read(handle)
+            return self._on(gpu, "reading the GPU", self._read)
         except DynamigError as error:
-            log.warning("gpu_unreadable", index=index, error=str(error))
+            log.warning("gpu_unreadable", index=index, gpu=gpu, error=str(error))
             return None
 
     def _on(self, gpu: GpuUuid, what: str, call: Callable[[Handle], T]) -> T:
         def with_handle() -> T:
-            with translated(f"{gpu}: {what}"):
-                return call(pynvml.nvmlDeviceGetHandleByUUID(gpu))
+            return call(pynvml.nvmlDeviceGetHandleByUUID(gpu))
 
         return self._run(gpu, f"{gpu}: {what}", with_handle)
 
     def _run(self, gpu: GpuUuid, what: str, call: Callable[[], T]) -> T:
+        def told() -> T:
+            with translated(what):
+                return call()
+
         with self._lock:
             worker = self._workers.setdefault(gpu, _Worker(gpu))
-        return worker.run(call, what, self._deadline)
+        return worker.run(told, what, self._deadline)
 
 
 class _Worker:
@@ -143,6 +140,19 @@ class _Worker:
 
 
 _HANGS: Final = "see the kernel log for XID errors; other GPUs are not affected"
+
+
+def _uuids() -> list[tuple[int, GpuUuid]]:
+    """(index, UUID) of every GPU that can be opened. A GPU that is lost or denied is left out, and said."""
+    found: list[tuple[int, GpuUuid]] = []
+    for index in range(int(pynvml.nvmlDeviceGetCount())):
+        try:
+            with translated(f"GPU {index}: opening it"):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                found.append((index, GpuUuid(text(pynvml.nvmlDeviceGetUUID(handle)))))
+        except DynamigError as error:
+            log.warning("gpu_unreadable", index=index, error=str(error))
+    return found
 
 
 def _switch_mode(handle: Handle, gpu: GpuUuid, on: bool) -> None:

@@ -16,8 +16,8 @@ import pynvml
 from dynamig.errors import Unavailable
 from dynamig.mig import CiId, GiId, GiProfileId, MigUuid, Partition, Placement
 from dynamig.nvml.errors import translated
-from dynamig.nvml.reading import Handle, _text, profile_infos
-from dynamig.protocol.gpus import ComputeInstance, LiveInstance
+from dynamig.nvml.reading import Handle, profile_infos, read_mig_mode, text
+from dynamig.protocol.gpus import ComputeInstance, LiveInstance, MigMode
 
 
 def list_instances(handle: Handle) -> tuple[LiveInstance, ...]:
@@ -34,8 +34,10 @@ def _gpu_instances(handle: Handle) -> Iterator[Any]:
         count = c_uint(0)
         try:
             pynvml.nvmlDeviceGetGpuInstances(handle, int(info.id), array, byref(count))
-        except pynvml.NVMLError_NotSupported:  # MIG is off: nothing can live
-            return
+        except pynvml.NVMLError_NotSupported:
+            if read_mig_mode(handle)[0] is MigMode.ON:
+                raise  # an answer that proves nothing
+            return  # MIG is off: nothing can live
         yield from array[: count.value]
 
 
@@ -91,7 +93,7 @@ def _mig_uuids(handle: Handle) -> Iterator[tuple[tuple[int, int], MigUuid]]:
                 int(pynvml.nvmlDeviceGetGpuInstanceId(device)),
                 int(pynvml.nvmlDeviceGetComputeInstanceId(device)),
             )
-            yield ids, MigUuid(_text(pynvml.nvmlDeviceGetUUID(device)))
+            yield ids, MigUuid(text(pynvml.nvmlDeviceGetUUID(device)))
         except (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
             continue  # a hole, or a device destroyed while we walk
 

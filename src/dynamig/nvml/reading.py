@@ -54,7 +54,7 @@ _BRANDS: Final = {
 def read_gpu(handle: Handle, index: int, sys_root: Path) -> GpuReading:
     """The GPU behind `handle`. Raises only if its UUID or minor cannot be read: without them it is nobody."""
     with translated(f"GPU {index}: reading its identity"):
-        uuid = GpuUuid(_text(pynvml.nvmlDeviceGetUUID(handle)))
+        uuid = GpuUuid(text(pynvml.nvmlDeviceGetUUID(handle)))
         minor = int(pynvml.nvmlDeviceGetMinorNumber(handle))
     architecture = _optional(lambda: int(pynvml.nvmlDeviceGetArchitecture(handle)))
     mode, pending = read_mig_mode(handle)
@@ -63,11 +63,11 @@ def read_gpu(handle: Handle, index: int, sys_root: Path) -> GpuReading:
         uuid=uuid,
         index=index,
         minor=minor,
-        product_name=_optional(lambda: _text(pynvml.nvmlDeviceGetName(handle))) or "",
+        product_name=_optional(lambda: text(pynvml.nvmlDeviceGetName(handle))) or "",
         brand=_BRANDS.get(_optional(lambda: int(pynvml.nvmlDeviceGetBrand(handle))) or 0, "Unknown"),
         architecture=_ARCHITECTURES.get(architecture or 0, "Unknown"),
         cuda_compute_capability=_compute_capability(handle),
-        driver_version=_optional(lambda: _text(pynvml.nvmlSystemGetDriverVersion())) or "",
+        driver_version=_optional(lambda: text(pynvml.nvmlSystemGetDriverVersion())) or "",
         cuda_driver_version=_cuda_driver_version(),
         memory=MiB((_optional(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)) or 0) // MIB),
         pci_bus_id=bus_id,
@@ -125,7 +125,7 @@ def _profile(handle: Handle, constant: NvmlProfile, info: Any) -> GiProfile | No
     return GiProfile(
         id=GiProfileId(int(info.id)),
         nvml=constant,
-        name=_text(info.name).removeprefix("MIG ").strip(),
+        name=text(info.name).removeprefix("MIG ").strip(),
         compute_slices=int(info.sliceCount),
         memory=MiB(int(info.memorySizeMB)),
         engines=Engines(
@@ -168,7 +168,7 @@ def _pci_bus_id(handle: Handle) -> str:
     info = _optional(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
     if info is None:
         return ""
-    domain, _, rest = _text(info.busId).lower().partition(":")
+    domain, _, rest = text(info.busId).lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 
 
@@ -180,5 +180,6 @@ def _optional(read: Callable[[], T]) -> T | None:
         return None
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """pynvml gives bytes or str, depending on its version and the call."""
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -24,6 +24,12 @@ class ClaimRef:
         return f"{self.namespace}/{self.name} ({self.uid})"
 
 
+def base_request(request: str) -> str:
+    """The request that a kubelet knows: for an alternative of firstAvailable (`request/alternative`) the part before
+    the slash. Source: k8s.io/dynamic-resource-allocation resourceclaim.BaseRequestRef; names have no slash."""
+    return request.partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
     """One entry of `status.allocation.devices.results`."""

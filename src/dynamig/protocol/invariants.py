@@ -11,7 +11,7 @@ from dynamig.errors import InvariantBroken
 from dynamig.mig import GpuUuid, Partition, Table
 from dynamig.protocol.gpus import LiveInstance
 from dynamig.protocol.lifecycle import State
-from dynamig.protocol.records import ClaimRecord, LiveIds
+from dynamig.protocol.records import ClaimRecord, DeviceRecord, LiveIds
 
 
 def i1_disjoint(gpu: GpuUuid, owned: Mapping[str, Iterable[Partition]]) -> None:
@@ -42,35 +42,47 @@ def i3_prepared_is_live(record: ClaimRecord, live: Mapping[GpuUuid, Iterable[Liv
     for device in record.devices:
         if device.partition is None:
             continue
-        if device.live is None:
+        ids = device.live
+        if ids is None:
             raise InvariantBroken("I3", f"claim {record.ref}: {device.device} prepared without ids")
         seen = {i.gi_id: i for i in live.get(device.gpu, ())}
-        instance = seen.get(device.live.gi_id)
-        if instance is None or instance.partition != device.partition:
+        instance = seen.get(ids.gi_id)
+        whole = instance is not None and any((c.ci_id, c.uuid) == (ids.ci_id, ids.mig_uuid) for c in instance.compute)
+        if instance is None or instance.partition != device.partition or not whole:
             raise InvariantBroken(
                 "I3",
-                f"claim {record.ref}: {device.device} should be {device.live.gi_id}, hardware has {instance}",
+                f"claim {record.ref}: {device.device} should be {ids}, hardware has {instance}",
             )
 
 
-def i4_ours(gpu: GpuUuid, instance: LiveInstance, records: Iterable[ClaimRecord]) -> tuple[ClaimRecord, ...]:
+def i4_ours(
+    gpu: GpuUuid, instance: LiveInstance, records: Iterable[ClaimRecord], boot_id: str
+) -> tuple[ClaimRecord, ...]:
     """The records that prove `instance` to be ours; empty means that it must not be destroyed (I4).
 
-    Proof is a record that owns hardware and names exactly this profile and placement on this GPU: it was written
-    while that placement was seen empty, so what is there now was made by us. Where the record has the ids that
-    were read back, they must agree as well: a different id at the same place was made by somebody else later.
+    Proof is a record of this boot that owns hardware and names exactly this profile and placement on this GPU, with the
+    ids that NVML gave when it was made, or in the act of making it: then it was written while the place was seen empty.
+    Instances do not survive a boot, so a record of another one proves nothing.
     """
-    return tuple(r for r in records if r.owns_hardware and _names(r, gpu, instance))
+    return tuple(r for r in records if r.owns_hardware and r.boot_id == boot_id and _names(r, gpu, instance))
 
 
 def _names(record: ClaimRecord, gpu: GpuUuid, instance: LiveInstance) -> bool:
-    return any(
-        d.gpu == gpu and d.partition == instance.partition and (d.live is None or _same(d.live, instance))
-        for d in record.devices
-    )
+    return any(_is(device, instance, record.state) for device in record.devices if device.gpu == gpu)
 
 
-def _same(ids: LiveIds, instance: LiveInstance) -> bool:
-    """A GPU instance without compute instances may be ours half destroyed; a foreign UUID in it is not."""
-    uuids = {c.uuid for c in instance.compute if c.uuid is not None}
-    return ids.gi_id == instance.gi_id and (not uuids or ids.mig_uuid in uuids)
+def _is(device: DeviceRecord, instance: LiveInstance, state: State) -> bool:
+    here = device.partition == instance.partition
+    if device.live is None:
+        return device.making and here
+    # While it is being made, NVML may have put it elsewhere than asked: the id that it just gave is proof enough.
+    return (here or device.live.mig_uuid is None) and _same(device.live, instance, state)
+
+
+def _same(ids: LiveIds, instance: LiveInstance, state: State) -> bool:
+    """Without a compute instance it is ours only while we make or destroy it: a prepared one has its own."""
+    if ids.gi_id != instance.gi_id:
+        return False
+    if not instance.compute:
+        return ids.mig_uuid is None or state is State.RETIRING
+    return ids.mig_uuid is None or any(c.uuid == ids.mig_uuid for c in instance.compute)

@@ -2,6 +2,10 @@
 
 The rule holds on the node, whatever Slurm's books say. A loan is kept on disk, survives reboots of both sides, and
 ends by the epilog or by slurmctld's word; silence, a reboot or missing steps end nothing.
+
+    free -> lent(job) -> free
+
+What is said here of Slurm was seen with slurmctld and slurmd 26.05.5: docs/decisions/0011-the-loan.md.
 """
 
 from __future__ import annotations
@@ -11,16 +15,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from dynamig.errors import Refused, Unavailable
+from dynamig.errors import InvariantBroken, Refused, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol.gpus import LiveInstance
-from dynamig.protocol.invariants import i4_ours
 from dynamig.protocol.records import ClaimRecord
+from dynamig.protocol.seen import Found, Gone, Seen, Unknown
+
+VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Borrower:
-    """One run of one native job: the same id after a requeue is another borrower."""
+    """One run of one native job. `sluid` tells the runs of a job apart: each requeue gives it a new one. It is empty
+    for a Slurm that has none; then `restart`, the count of its requeues, does."""
 
     job_id: int
     sluid: str
@@ -28,6 +35,22 @@ class Borrower:
 
     def __str__(self) -> str:
         return f"Slurm job {self.job_id}" + (f" (restart {self.restart})" if self.restart else "")
+
+    def is_same_run(self, other: Borrower) -> bool:
+        if self.job_id != other.job_id:
+            return False
+        if self.sluid and other.sluid:
+            return self.sluid == other.sluid
+        return self.restart == other.restart
+
+    def is_ended_by(self, epilog: Borrower) -> bool:
+        """Whether the epilog that names itself so is this run's. slurmd counts a requeue before it runs the epilog of
+        the run that was requeued, so without SLUIDs the epilog's count may be greater than the run's, never less."""
+        if self.job_id != epilog.job_id:
+            return False
+        if self.sluid and epilog.sluid:
+            return self.sluid == epilog.sluid
+        return self.restart <= epilog.restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +62,29 @@ class Loan:
     since: float
 
 
+# -- slurmctld's word ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """A job as an answering slurmctld has it. `states`: base state and flags, such as PENDING and COMPLETING."""
+
+    states: frozenset[str]
+    sluid: str
+    restart: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node as an answering slurmctld has it. `used`: Slurm indices of its GPUs that jobs hold (GresUsed)."""
+
+    states: frozenset[str]
+    used: frozenset[int]
+
+
 class JobSeen(Enum):
     """What slurmctld says of a borrower. `GONE`: unknown to an answering controller, and the node's GresUsed lacks the
-    index; `OTHER`: the id belongs to another job now."""
+    index; `OTHER`: the id belongs to another job, or to another run of it, now."""
 
     ACTIVE = "active"
     ENDED = "ended"
@@ -50,9 +93,50 @@ class JobSeen(Enum):
     SILENT = "silent"
 
 
+TERMINAL = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "TIMEOUT",
+    }
+)
+"""Base states that a run does not leave (slurm.h, job_states)."""
+
+COMPLETING = "COMPLETING"
+"""Flag: processes or epilog of the last run are not over on some node."""
+
+UNHEARD = frozenset({"DOWN", "NOT_RESPONDING", "UNKNOWN"})
+"""Node states in which slurmctld ends jobs on its own, without a word from the node: their processes may live on."""
+
+
+def judge(borrower: Borrower, index: int | None, job: Seen[JobFacts], node: Seen[NodeFacts]) -> JobSeen:
+    """What the answers of slurmctld prove about `borrower`, who has the GPU of Slurm index `index` (None: not known).
+
+    A requeued job carries the SLUID of its next run while the last one still completes, so COMPLETING comes first.
+    """
+    if isinstance(job, Unknown) or not isinstance(node, Found) or node.value.states & UNHEARD:
+        return JobSeen.SILENT
+    if isinstance(job, Gone):
+        return JobSeen.SILENT if index is None or index in node.value.used else JobSeen.GONE
+    if COMPLETING in job.value.states:
+        return JobSeen.ACTIVE
+    if not borrower.is_same_run(Borrower(borrower.job_id, job.value.sluid, job.value.restart)):
+        return JobSeen.OTHER
+    return JobSeen.ENDED if job.value.states & TERMINAL else JobSeen.ACTIVE
+
+
 def loan_is_over(seen: JobSeen) -> bool:
     """Only an answer ends a loan (P11)."""
     return seen in (JobSeen.ENDED, JobSeen.OTHER, JobSeen.GONE)
+
+
+# -- what may be lent ----------------------------------------------------------------------------------------------
 
 
 def check_lendable(
@@ -64,26 +148,38 @@ def check_lendable(
 ) -> None:
     """Nothing if `gpu` may be lent to `borrower` now (again for the one who has it already).
 
+    `records`: all of the journal; `live`: the instances on the GPU, none for a GPU that is not ours to manage.
     Raises: Unavailable LENT or CLAIMED for what will end; Refused QUARANTINED for an instance that nobody can be shown
     to own (P13). Callers hold the GPU's lock.
     """
     loan = loans.get(gpu)
-    if loan is not None and loan.borrower != borrower:
+    if loan is not None and not loan.borrower.is_same_run(borrower):
         raise Unavailable("LENT", f"{gpu} is lent to {loan.borrower}", "it is given back by that job's epilog")
     owners = [r for r in records if r.owns_hardware and any(d.gpu == gpu for d in r.devices)]
     if owners:
         named = ", ".join(str(r.ref) for r in owners)
         raise Unavailable("CLAIMED", f"{gpu} is used by claim {named}", "`dynamig ps` shows the pods")
-    if strangers := [i for i in live if not i4_ours(gpu, i, owners)]:
+    if strangers := tuple(live):  # no record owns anything here, so none proves them to be ours
         raise Refused(
             "QUARANTINED", f"{gpu} has {', '.join(map(str, strangers))}", "nobody can be shown to own it: remove it"
         )
 
 
+def check_apart(loans: Iterable[GpuUuid], records: Iterable[ClaimRecord]) -> None:
+    """I8: no GPU is lent while a claim of ours has, or is about to have, anything on it. Raises InvariantBroken."""
+    lent = frozenset(loans)
+    for record in records:
+        for gpu in {d.gpu for d in record.devices} & lent if record.owns_hardware else ():
+            raise InvariantBroken("I8", f"{gpu} is lent and has claim {record.ref} ({record.state.value})")
+
+
+# -- on disk and on the wire -----------------------------------------------------------------------------------------
+
+
 def loan_to_json(loan: Loan) -> dict[str, Any]:
     who = loan.borrower
     return {
-        "v": 1,
+        "v": VERSION,
         "gpu": loan.gpu,
         "job": {"id": who.job_id, "sluid": who.sluid, "restart": who.restart},
         "since": loan.since,
@@ -92,7 +188,7 @@ def loan_to_json(loan: Loan) -> dict[str, Any]:
 
 def loan_from_json(body: Mapping[str, Any]) -> Loan:
     """Raises: Unavailable NEWER_JOURNAL; KeyError, TypeError, ValueError for what is no loan."""
-    if int(body["v"]) > 1:
+    if int(body["v"]) > VERSION:
         raise Unavailable("NEWER_JOURNAL", f"loan of version {body['v']}", "run the newer dynamig")
     job = body["job"]
     borrower = Borrower(int(job["id"]), str(job["sluid"]), int(job["restart"]))

@@ -36,8 +36,8 @@ MANAGED_TAINT: Final = "dynamig.io/slurm"
 FOREIGN_TAINT: Final = "dynamig.io/foreign"
 """Device taint: an instance that we cannot prove to be ours sits on memory slices of this device."""
 
-MIG_MODE_TAINT: Final = "dynamig.io/mig-mode"
-"""Device taint: the GPU's present MIG mode, which we may not switch, rules this device out."""
+WITHDRAWN_TAINT: Final = "dynamig.io/withdrawn"
+"""Device taint: policy or MIG mode no longer offer the device; it is published while a claim has it."""
 
 CONDITION: Final = "dynamig.io/Slurm"
 """Pod condition type: why the pod waits in Slurm."""

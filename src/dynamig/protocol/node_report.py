@@ -1,34 +1,53 @@
-"""What a node's driver says of itself in the Lease `dynamig-node-<node>`: the bridge acts on it (P3, P4)."""
+"""What a node's driver says of itself in the Lease `dynamig-node-<node>`: the bridge acts on it (P3, P4, P6)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from dynamig.protocol.device_map import DeviceMap, map_to_json
+from dynamig.protocol.loans import Loan, loan_to_json
 from dynamig.protocol.records import ClaimRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`claims`: UIDs with something on the hardware or intended to be. `sequence` grows with each report."""
+    """`claims`: UIDs with something on the hardware or intended to be. `sequence` grows with each report.
+
+    `device_map`: None on a node without Slurm, and as long as there is no good map: then nothing is held there.
+    """
 
     boot_id: str
     sequence: int
     registered: bool
     claims: tuple[str, ...]
+    device_map: DeviceMap | None = None
+    loans: tuple[Loan, ...] = ()
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "v": 1,
-                "bootId": self.boot_id,
-                "sequence": self.sequence,
-                "registered": self.registered,
-                "claims": list(self.claims),
-            }
-        )
+        body: dict[str, Any] = {
+            "v": 1,
+            "bootId": self.boot_id,
+            "sequence": self.sequence,
+            "registered": self.registered,
+            "claims": list(self.claims),
+        }
+        if self.device_map is not None:
+            body["deviceMap"] = map_to_json(self.device_map)
+        if self.loans:
+            body["loans"] = [loan_to_json(loan) for loan in self.loans]
+        return json.dumps(body)
 
 
-def report_of(boot_id: str, sequence: int, registered: bool, records: Iterable[ClaimRecord]) -> Report:
-    return Report(boot_id, sequence, registered, tuple(sorted(r.ref.uid for r in records if r.owns_hardware)))
+def report_of(
+    boot_id: str,
+    sequence: int,
+    registered: bool,
+    records: Iterable[ClaimRecord],
+    device_map: DeviceMap | None = None,
+    loans: Iterable[Loan] = (),
+) -> Report:
+    claims = tuple(sorted(r.ref.uid for r in records if r.owns_hardware))
+    return Report(boot_id, sequence, registered, claims, device_map, tuple(sorted(loans, key=lambda loan: loan.gpu)))

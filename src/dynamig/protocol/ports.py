@@ -90,8 +90,9 @@ class Journal(Protocol):
         """All records by claim UID, as last written."""
         ...
 
-    def unreadable(self) -> Sequence[str]:
-        """Paths of records that could not be read; they are kept as they are."""
+    def unreadable(self) -> Mapping[str, str]:
+        """Claim UID to path, of records that could not be read. They are kept as they are, and a `write` for such a
+        claim is Refused: nobody knows what it owns."""
         ...
 
     def write(self, record: ClaimRecord) -> None: ...

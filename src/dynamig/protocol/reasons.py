@@ -17,6 +17,8 @@ RETRY: Final = frozenset(
         "DEVICE_NODE_MISSING",  # /dev/nvidia* not there yet
         "GPU_LOST",
         "HELD_ELSEWHERE",  # the claim is still held by another node
+        "LENT",  # to a native Slurm job, until its epilog
+        "LOAN_UNREADABLE",  # lent, and the record does not say to whom: an administrator has to look
         "IN_USE",  # NVML: a client holds the instance or the GPU
         "JOURNAL_UNWRITABLE",
         "MIG_MODE_SWITCHING",
@@ -37,10 +39,12 @@ FINAL: Final = frozenset(
         "FORBIDDEN",
         "FOREIGN_INSTANCE",
         "INVALID",
+        "JOURNAL_DAMAGED",
         "MIG_MODE",
         "NOT_ALLOCATED",
         "NOT_SUPPORTED",
         "NO_PERMISSION",
+        "NOT_HELD",  # on a node with Slurm: the bridge does not pay for this claim
         "NO_ROOM",
         "RELEASED",
         "UNKNOWN_DEVICE",

@@ -6,7 +6,7 @@ of a newer version is refused, never guessed at. Golden files of every released 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,16 +20,23 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LiveIds:
-    """Ids of one made instance. Valid until it is destroyed; never derived from anything, always read back."""
+    """Ids of one made instance. Valid until it is destroyed; never derived from anything, always as NVML gave them.
+
+    `ci_id` and `mig_uuid` are None between the making of the GPU instance and that of its compute instance.
+    """
 
     gi_id: GiId
-    ci_id: CiId
-    mig_uuid: MigUuid
+    ci_id: CiId | None = None
+    mig_uuid: MigUuid | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRecord:
-    """One allocated device. `partition` None: the whole GPU, on which we make and destroy nothing."""
+    """One allocated device. `partition` None: the whole GPU, on which we make and destroy nothing.
+
+    `making`: the next act on hardware makes this one, at a place that was just seen empty. Only then, and with ids, is
+    an instance at its place shown to be ours: other devices of the claim are only wanted.
+    """
 
     request: str
     pool: str
@@ -38,6 +45,7 @@ class DeviceRecord:
     partition: Partition | None
     profile_name: str | None = None
     live: LiveIds | None = None
+    making: bool = False
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -46,13 +54,17 @@ class DeviceRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """One claim. `since`: seconds of the epoch at the last change of state; `boot_id`: boot in which it was made."""
+    """One claim. `since`: seconds of the epoch at the last change of state; `boot_id`: boot in which it was made.
+
+    `seen_gone`: what it had was read to be gone, so what is at its places now is not its own.
+    """
 
     ref: ClaimRef
     state: State
     devices: tuple[DeviceRecord, ...]
     boot_id: str
     since: float
+    seen_gone: bool = False
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -72,6 +84,14 @@ class ClaimRecord:
         return replace(self, state=step(self.state, event), since=now, **changes)
 
 
+def held_devices(records: Iterable[ClaimRecord]) -> dict[GpuUuid, frozenset[str]]:
+    """Names of the devices that claims have, by GPU."""
+    held: dict[GpuUuid, frozenset[str]] = {}
+    for device in (d for r in records for d in r.devices):
+        held[device.gpu] = held.get(device.gpu, frozenset()) | {device.device}
+    return held
+
+
 def to_json(record: ClaimRecord) -> dict[str, Any]:
     return {
         **record.unknown,
@@ -80,6 +100,7 @@ def to_json(record: ClaimRecord) -> dict[str, Any]:
         "state": record.state.value,
         "bootId": record.boot_id,
         "since": record.since,
+        "seenGone": record.seen_gone,
         "devices": [_device_to_json(d) for d in record.devices],
     }
 
@@ -96,10 +117,12 @@ def _device_to_json(d: DeviceRecord) -> dict[str, Any]:
         }
     if d.live is not None:
         body["live"] = {"giId": d.live.gi_id, "ciId": d.live.ci_id, "uuid": d.live.mig_uuid}
+    if d.making:
+        body["making"] = True
     return body
 
 
-_KNOWN = frozenset({"v", "claim", "state", "bootId", "since", "devices"})
+_KNOWN = frozenset({"v", "claim", "state", "bootId", "since", "seenGone", "devices"})
 
 
 def from_json(body: Mapping[str, Any]) -> ClaimRecord:
@@ -124,6 +147,7 @@ def from_json(body: Mapping[str, Any]) -> ClaimRecord:
         devices=tuple(_device_from_json(d) for d in body["devices"]),
         boot_id=str(body["bootId"]),
         since=float(body["since"]),
+        seen_gone=bool(body["seenGone"]),
         unknown={k: v for k, v in body.items() if k not in _KNOWN},
     )
 
@@ -139,6 +163,7 @@ def _device_from_json(body: Mapping[str, Any]) -> DeviceRecord:
         partition=None if part is None else _partition_from_json(part),
         profile_name=None if part is None else part["profile"],
         live=None if live is None else _live_from_json(live),
+        making=bool(body.get("making")),
     )
 
 
@@ -147,4 +172,7 @@ def _partition_from_json(body: Mapping[str, Any]) -> Partition:
 
 
 def _live_from_json(body: Mapping[str, Any]) -> LiveIds:
-    return LiveIds(GiId(int(body["giId"])), CiId(int(body["ciId"])), MigUuid(str(body["uuid"])))
+    ci, uuid = body["ciId"], body["uuid"]
+    return LiveIds(
+        GiId(int(body["giId"])), None if ci is None else CiId(int(ci)), None if uuid is None else MigUuid(str(uuid))
+    )

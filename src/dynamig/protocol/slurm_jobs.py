@@ -37,8 +37,8 @@ class HeldGpu:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One external job of ours. `reason`: Slurm's word for why it waits; `gpu`: what it has once it runs; `claims`: UIDs
-    of the claims that it pays for."""
+    """One external job of ours. `reason`: Slurm's word for why it waits; `gpu`: what it has once it runs; `claims`:
+    UIDs of the claims that it pays for."""
 
     key: JobKey
     identity: JobIdentity

@@ -246,8 +246,8 @@ class MemoryJournal:
     def records(self) -> Mapping[str, ClaimRecord]:
         return dict(self.kept)
 
-    def unreadable(self) -> Sequence[str]:
-        return ()
+    def unreadable(self) -> Mapping[str, str]:
+        return {}
 
     def write(self, record: ClaimRecord) -> None:
         self.faults.check("write")

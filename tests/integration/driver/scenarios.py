@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
-from dynamig.errors import DynamigError, Unavailable
+from dynamig.cli.driver import plan_body, status_body
+from dynamig.driver.catalog import MANAGED
+from dynamig.driver.config import DriverConfig, load
+from dynamig.driver.service import Driver
+from dynamig.errors import DynamigError, Refused, Unavailable
+from dynamig.protocol.gpus import MigMode
 from dynamig.protocol.lifecycle import State
+from dynamig.protocol.loans import Borrower
 from dynamig.testing.emulator import NvmlReturn
 from tests.integration.driver.node import EmulatedNode
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+users: [{name: u, user: {token: t}}]
+current-context: x
+"""
 
 
 def a_mode_switch_that_renumbers_the_gpu_gives_the_container_the_right_node(node: EmulatedNode) -> None:
@@ -79,3 +97,51 @@ def device_nodes_that_come_late_are_waited_for_by_the_kubelet(node: EmulatedNode
     away.rename(control)
     node.prepare("a", node.device("1g.10gb", 0))
     assert "/dev/nvidia-uvm" in node.nodes_of("a")
+
+
+def the_driver_beside_slurm_keeps_a_map_lends_and_never_starts_without_its_section_while_lent(
+    node: EmulatedNode,
+) -> None:
+    """The whole driver is put together; no API server and no kubelet are there, and none is needed for this."""
+    with tempfile.TemporaryDirectory() as kubelet:  # a socket's path has to be short
+        _lend_with_the_whole_driver(node, _with_slurm(node, Path(kubelet)))
+
+
+def _lend_with_the_whole_driver(node: EmulatedNode, config: DriverConfig) -> None:
+    driver = Driver(config)
+    driver._rescan()
+    assert driver._lender is not None
+    driver._lender.open()
+    uuids = [r.uuid for r in node.gpus.readings()]
+    status = status_body(driver)["slurm"]
+    assert status["deviceMap"]["gpus"] == {str(i): uuid for i, uuid in enumerate(uuids)}
+    assert all(MANAGED in d.taints for o in driver.status().offers for d in o.pool.devices)
+    with driver._lender.lending(Borrower(7, "s7", 0), [1], deadline=0) as loans:
+        assert [loan.gpu for loan in loans] == [uuids[1]]
+    assert node.gpus.reading(uuids[1]).mig_mode is MigMode.OFF
+    assert plan_body(driver)["lent"] == [f"{uuids[1]} to Slurm job 7, until its epilog or slurmctld says otherwise"]
+    assert set(driver.loan_asks()) == {"lend", "give-back", "map"}
+    driver._lock.close()
+    with pytest.raises(Refused, match=uuids[1]) as caught:
+        Driver(config.model_copy(update={"slurm": None}))
+    assert caught.value.code == "LOANS_LEFT"
+
+
+def _with_slurm(node: EmulatedNode, kubelet: Path) -> DriverConfig:
+    work = node.directory.parent
+    kubeconfig = work / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG)
+    (work / "config.yaml").write_text(
+        f"""
+nodeName: n1
+kubeconfig: {kubeconfig}
+kubeletDir: {kubelet}
+stateDir: {work}/state
+cdiDir: {work}/driver-cdi
+devRoot: {node.directory}
+procRoot: {node.directory}/proc
+sysRoot: {node.directory}/sys
+slurm: {{nodeName: slurm-n1, scontrol: /nonexistent/scontrol}}
+"""
+    )
+    return load(work / "config.yaml")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 SCENARIOS = [
     name
     for name, function in vars(scenarios).items()
-    if inspect.isfunction(function) and function.__module__ == scenarios.__name__
+    if inspect.isfunction(function) and function.__module__ == scenarios.__name__ and not name.startswith("_")
 ]
 
 

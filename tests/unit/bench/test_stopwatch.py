@@ -37,7 +37,7 @@ def test_a_timed_journal_is_a_journal_and_only_writes_count() -> None:
     watch = Stopwatch()
     journal = TimedJournal(MemoryJournal(), watch)
     check_journal(journal, RECORD)
-    assert journal.unreadable() == ()
+    assert journal.unreadable() == {}
     assert watch.take()[1] == ("write journal", "remove journal", "remove journal")
 
 

@@ -17,7 +17,7 @@ from dynamig.driver.config import GpuPolicies
 from dynamig.errors import Conflict, DynamigError
 from dynamig.mig import GpuUuid, Partition, Table, fewest_lost
 from dynamig.protocol import names
-from dynamig.protocol.shards import cost, shards_per_gpu
+from dynamig.protocol.shards import units_of_geometry
 from dynamig.protocol.slurm_jobs import SlurmNodeName
 from dynamig.testing.fake_sets import FakeSets
 from dynamig.testing.fake_slurm import FakeSlurm
@@ -25,6 +25,7 @@ from tests.unit.driver.bench_node import h100
 from tests.unit.mig.models import H100
 
 TABLE = Table(H100)
+UNITS = units_of_geometry(H100)
 NODES = ("n1", "n2")
 
 
@@ -41,9 +42,7 @@ class Stage:
     """`driver_claims`: what each node's driver reports as living or intended."""
 
     sets: FakeSets = field(default_factory=FakeSets)
-    slurm: FakeSlurm = field(
-        default_factory=lambda: FakeSlurm({SlurmNodeName(n): (shards_per_gpu(H100),) * 2 for n in NODES})
-    )
+    slurm: FakeSlurm = field(default_factory=lambda: FakeSlurm({SlurmNodeName(n): (UNITS.count,) * 2 for n in NODES}))
     now: float = 1000.0
     driver_claims: dict[str, set[str]] = field(default_factory=lambda: {n: set() for n in NODES})
     not_ready: set[str] = field(default_factory=set)
@@ -165,7 +164,7 @@ class TableChooser:
             if best is None:
                 return NoChoice(f"{profile.name} does not fit beside {len(now)} others", ever=True)
             lost += len(TABLE.lost(now, best))
-            total += cost(H100, best.placement)
+            total += UNITS.cost(range(best.placement.start, best.placement.end))
             device = pool.device_for(best)
             assert device is not None
             picks.append(Pick(claim.view.ref.uid, "r", pool.name, device.name))

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamig.cli.view import STATES, GpuView, Holding, HoldingState, gpu_json, gpu_views, holding_json
+from dynamig.cli.holdings import STATES, Holding, HoldingState, holding_json
+from dynamig.cli.view import GpuView, gpu_json, gpu_views
 from dynamig.errors import Unavailable
 from dynamig.mig import MiB
 from dynamig.protocol import device_status, names
@@ -226,10 +227,12 @@ def test_json_has_the_fields_that_programs_rely_on() -> None:
         "uuid": "GPU-n1-0",
         "memory_slices": 8,
         "free": [0, 1, 2, 3, 5, 6, 7],
+        "unusable": [],
         "withdrawn": [],
         "withdrawals": [],
         "devices": 26,
         "problem": None,
+        "driver_silent_since": None,
     }
 
 

@@ -15,6 +15,7 @@ from dynamig.mig import GpuUuid, MiB
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.gpus import GpuReading, LiveInstance, MigMode
+from dynamig.protocol.records import held_devices
 from dynamig.testing.fakes import FakeClaims, FakeGpus, FakeNodes, MemoryCdi, MemoryJournal
 from tests.unit.mig.models import H100
 
@@ -80,7 +81,6 @@ class BenchNode:
     clock: FakeClock = field(default_factory=FakeClock)
     policies: GpuPolicies = field(default_factory=GpuPolicies)
     changed: list[str] = field(default_factory=list)
-    _built: tuple[tuple[GpuReading, ...], Catalog] | None = None
 
     def __post_init__(self) -> None:
         self.service = self.restart()
@@ -99,12 +99,10 @@ class BenchNode:
         return self.service
 
     def catalog(self) -> Catalog:
-        """Built anew when a reading has changed, as the driver does at each look at the hardware."""
-        readings = tuple(self.gpus.readings())
-        if self._built is None or self._built[0] != readings:
-            numbers = {r.uuid: r.minor for r in readings}
-            self._built = (readings, build(NODE, readings, numbers, self.policies))
-        return self._built[1]
+        """What the driver builds at each look at the hardware."""
+        readings = self.gpus.readings()
+        held = held_devices(self.journal.records().values())
+        return build(NODE, readings, {r.uuid: r.minor for r in readings}, self.policies, held=held)
 
     def device(self, profile: str, start: int, gpu: int = 0) -> tuple[str, str]:
         """(pool, device name) of a partition, by the facts of the catalog."""

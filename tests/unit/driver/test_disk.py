@@ -73,8 +73,20 @@ def test_a_damaged_record_is_kept_named_and_costs_only_itself(tmp_path: Path, co
     damaged.write_text(content)
     again = FileJournal(tmp_path / "claims")
     assert list(again.records()) == ["uid-1"]
-    assert again.unreadable() == (str(damaged),)
+    assert again.unreadable() == {"uid-2": str(damaged)}
+    with pytest.raises(Refused, match="uid-2"):
+        again.write(dataclasses.replace(RECORD, ref=ClaimRef("ns", "claim", "uid-2")))
     assert damaged.read_text() == content
+
+
+def test_a_record_under_another_claims_name_is_no_record(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path / "claims")
+    journal.write(RECORD)
+    (tmp_path / "claims/copy.json").write_text((tmp_path / "claims/uid-1.json").read_text())
+    again = FileJournal(tmp_path / "claims")
+    assert list(again.unreadable()) == ["copy"]
+    again.forget("uid-1")
+    assert FileJournal(tmp_path / "claims").records() == {}
 
 
 def test_a_record_is_whole_at_every_instant(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def test_the_cdi_file_has_exactly_the_nodes_of_the_instance_and_no_siblings() ->
     record = node.journal.records()["a"]
     live = record.devices[0].live
     assert live is not None
+    assert live.ci_id is not None
     spec = node.cdi.specs["a"]
     paths = {n["path"] for d in spec["devices"] for n in d["containerEdits"]["deviceNodes"]}
     caps = {p for p in paths if "nvidia-caps" in p}
@@ -113,8 +114,8 @@ def test_success_means_it_was_seen() -> None:
     node.gpus.create_gpu_instance = elsewhere  # type: ignore[method-assign,assignment]
     assert code_of(lambda: node.prepare(ref)) == "NOT_AS_ASKED"
     assert node.cdi.claims() == []
-    record = node.journal.records()["a"]
-    assert record.state is State.HELD, "nothing of the claim is where it should be"
+    assert node.journal.records()["a"].state is State.HELD
+    assert node.live() == [], "the id that NVML gave shows the stray instance to be ours"
 
 
 def test_a_placement_that_is_being_left_is_waited_for() -> None:

@@ -288,7 +288,8 @@ def test_every_action_has_words() -> None:
         recovery.Adopt(found.value, ()),
     ]
     assert all("x" in text or "claim-a" in text for text in map(recovery.describe, actions))
-    assert recovery.noted_devices(found.value) == (node.device("1g.10gb", 0),)
+    (noted,) = recovery.noted_devices(found.value)
+    assert (noted.pool, noted.device) == node.device("1g.10gb", 0)
     assert names.HOLD in found.value.annotations
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynamig.driver.settler import Settler
-from dynamig.errors import Conflict, Unavailable
+from dynamig.errors import Conflict, Refused, Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.seen import Found
@@ -115,3 +115,31 @@ def test_silence_of_the_api_server_keeps_everything() -> None:
     bench.node.claims.silent = True
     bench.steps(120)
     assert "a" in bench.node.journal.records()
+
+
+def test_a_failure_to_ask_takes_nothing_from_a_claim_that_is_prepared() -> None:
+    bench = Bench()
+    ref = bench.prepared("a")
+    bench.settler.step()
+    bench.settler.failed(ref, Unavailable("API_UNAVAILABLE", "for a second pod of the claim"))
+    bench.steps(60)
+    assert condition(bench, "a")[0] == "True"
+
+
+def test_a_report_that_the_server_refuses_does_not_hold_the_claim() -> None:
+    """The claim was allocated to another node before the failure was reported: its status is not ours any more."""
+    bench = Bench()
+    bench.prepared("old")
+    ref = bench.node.allocated("a", bench.node.device("1g.10gb", 0))
+    with pytest.raises(Unavailable) as failure:
+        bench.node.prepare(ref)
+    obj = bench.node.claims._objects["ns", "claim-a"]
+    obj["status"]["allocation"]["devices"]["results"][0]["pool"] = "n2/gpu-0"
+    bench.node.claims._touch(obj)
+    for nth in range(1, 50):
+        bench.node.claims.faults.fail("report", Refused("FORBIDDEN", "not this node's"), nth=nth)
+    bench.settler.failed(ref, failure.value)
+    bench.steps(60)
+    found = bench.node.claims.get(ref)
+    assert isinstance(found, Found)
+    assert not found.value.held

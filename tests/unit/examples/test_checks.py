@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dynamig.cli.view import HoldingState
+from dynamig.cli.holdings import HoldingState
 from examples.demo import cast
 from examples.demo.checks import Evidence, all_checks, overlaps, room_for
 from examples.demo.seen import GpuSeen, Instance, MigSeen, Moment, Visible

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from lab.blueprint import Blueprint
 from lab.cgroups import parse_hierarchies
 from lab.daemons import Artifacts, machine_name
 from lab.plan import in_order, missing
+from lab.probes import SlurmdProbe
 from lab.spec import CONTROL, LabSpec, Layout, NodeSpec
 
 SPEC = LabSpec((NodeSpec("n1", "h100-80gb-sxm5:2"), NodeSpec("n2", "a30-24gb:1")), 20_000)
 NAMES = ("n1", "n2")
+ARTIFACTS = Artifacts(Path("/cache/debian"), Path("/cache/kube"), Path("/cache/pause"))
 
 
 @pytest.fixture
@@ -25,8 +28,7 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def blueprint(layout: Layout) -> Blueprint:
-    artifacts = Artifacts(Path("/cache/debian"), Path("/cache/kube"), Path("/cache/pause"))
-    return Blueprint(layout, SPEC, artifacts, with_driver=True)
+    return Blueprint(layout, SPEC, ARTIFACTS, with_driver=True)
 
 
 def test_every_need_is_a_step(blueprint: Blueprint) -> None:
@@ -38,13 +40,14 @@ def test_every_need_is_a_step(blueprint: Blueprint) -> None:
 
 def test_losing_one_node_concerns_that_node_only(blueprint: Blueprint) -> None:
     done = {step.name for step in blueprint.steps} - {"machine-n2"}
-    lost = {"machine-n2", "containerd-n2", "kubelet-n2", "driver-n2"}
+    lost = {"machine-n2", "containerd-n2", "kubelet-n2", "driver-n2", "munged-n2", "slurmd-n2"}
     assert {step.name for step in missing(blueprint.steps, done)} == lost
 
 
 def test_losing_the_control_machine_leaves_nodes_and_drivers_alone(blueprint: Blueprint) -> None:
     done = {step.name for step in blueprint.steps} - {"machine-control"}
-    inside = {"machine-control", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+    kubernetes = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+    inside = {"machine-control", *kubernetes, "munged-control", "slurmctld", "slurmrestd"}
     assert {step.name for step in missing(blueprint.steps, done)} == inside
 
 
@@ -56,6 +59,33 @@ def test_the_driver_runs_on_the_host_and_everything_else_in_a_machine(blueprint:
 def test_daemons_listen_on_the_planned_ports_each_on_its_own(blueprint: Blueprint) -> None:
     used = [port for daemon in blueprint.daemons.values() for port in daemon.ports]
     assert sorted(used) == sorted(SPEC.ports.all(len(NAMES)))
+
+
+def test_slurm_comes_in_order_and_a_slurmd_waits_for_its_gpus(blueprint: Blueprint) -> None:
+    order = [step.name for step in in_order(blueprint.steps)]
+    control = ("machine-control", "slurm-ground-control", "munged-control", "slurmctld", "slurmd-n1")
+    node = ("machine-n1", "slurm-ground-n1", "munged-n1", "slurmd-n1")
+    for chain in (control, node, ("gpus-n1", "slurmd-n1"), ("slurmctld", "slurm-resumed-n1", "slurmd-n1")):
+        assert [name for name in order if name in chain] == list(chain)
+
+
+def test_a_lab_without_slurm_has_none_of_it(layout: Layout) -> None:
+    plain = Blueprint(layout, replace(SPEC, with_slurm=False), ARTIFACTS, with_driver=True)
+    assert not [name for name in plain.parts if "slurm" in name or "munge" in name]
+
+
+def test_a_lab_without_driver_has_slurm_nodes_without_gpus(layout: Layout) -> None:
+    bare = Blueprint(layout, replace(SPEC, with_driver=False), ARTIFACTS, with_driver=False)
+    assert "gpus-n1" not in bare.parts
+    assert bare.daemons["slurmd-n1"].probe == SlurmdProbe("n1", "")
+
+
+def test_only_machines_of_nodes_that_lend_see_the_host(layout: Layout) -> None:
+    lending = Blueprint(layout, replace(SPEC, slurm_hooks="/hooks"), ARTIFACTS, with_driver=True)
+    shown = {name for name, daemon in lending.daemons.items() if str(nodes.PYTHON[0]) in daemon.argv}
+    assert shown == {"machine-n1", "machine-n2"}
+    plain = Blueprint(layout, SPEC, ARTIFACTS, with_driver=True)
+    assert not [name for name, daemon in plain.daemons.items() if str(nodes.PYTHON[0]) in daemon.argv]
 
 
 def test_only_the_administrator_is_in_the_masters_group(layout: Layout) -> None:

@@ -79,8 +79,8 @@ def test_a_rebuilt_library_reaches_the_node_and_the_old_one_stays_with_its_users
     monkeypatch.setattr(components, "LIBRARY", built)
     files = DriverFiles(tmp_path / "node")
     files.library.parent.mkdir(parents=True)
-    components.copy_library(files)
+    components.copy_programs(files)
     with files.library.open() as in_use:
         built.write_text("v2")
-        components.copy_library(files)
+        components.copy_programs(files)
         assert (in_use.read(), files.library.read_text()) == ("v1", "v2")

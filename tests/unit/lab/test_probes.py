@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dynamig.driver.control import ControlServer
 from lab.api import Https
 from lab.probes import ContainerdProbe, DriverProbe, HealthProbe, node_problem, probe
 from lab.processes import Identity, Record
@@ -64,8 +65,26 @@ def test_nobody_there_is_a_reason_and_not_an_error(tmp_path: Path) -> None:
 
 def test_a_socket_without_a_server_is_not_a_driver(tmp_path: Path) -> None:
     """What a killed driver leaves behind."""
-    path = tmp_path / "dra.sock"
+    path = tmp_path / "dynamig.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     assert path.exists()
     assert "refused" in (probe(DriverProbe(Https(1, tmp_path / "x"), "n1", path), RECORD) or "")
+
+
+@pytest.mark.parametrize(
+    ("registered", "ready", "reason"),
+    [(False, False, "not registered"), (True, False, "not published"), (True, True, "127.0.0.1")],
+)
+def test_a_driver_is_ready_by_its_own_word_and_the_clusters(
+    tmp_path: Path, registered: bool, ready: bool, reason: str
+) -> None:
+    """A driver that says yes is not believed before the API server has its slices: here nobody serves."""
+    status = {"ready": ready, "registered": registered}
+    server = ControlServer(tmp_path / "s", {"status": lambda args, caller: status})
+    server.start()
+    try:
+        question = DriverProbe(Https(1, tmp_path / "absent.crt"), "n1", tmp_path / "s")
+        assert reason in (probe(question, RECORD) or "")
+    finally:
+        server.close()

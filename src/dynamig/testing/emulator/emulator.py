@@ -10,7 +10,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +20,8 @@ from dynamig.errors import Conflict, Refused, Unavailable
 from dynamig.testing.emulator import faults, layout, making, tree
 from dynamig.testing.emulator.faults import NvmlReturn, TracedCall
 from dynamig.testing.emulator.geometry import load_geometry
-from dynamig.testing.emulator.library import foreign_instance
-from dynamig.testing.emulator.node import Node, changing, read_models, read_node
+from dynamig.testing.emulator.library import foreign_instance, known_call, switch_mig
+from dynamig.testing.emulator.node import Node, changing, files_of, read_models, read_node
 
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
 
@@ -142,12 +142,12 @@ class Emulator:
         )
 
     def trace(self) -> list[TracedCall]:
-        """All calls so far, oldest first; empty if the node was made without a trace."""
-        try:
-            with (self.directory / "trace").open() as lines:
-                return list(faults.parse_trace(lines))
-        except FileNotFoundError:
+        """All calls so far, oldest first; empty if the node keeps no trace."""
+        read_node(self.directory)
+        if not (path := self.directory / "trace").exists():
             return []
+        with files_of(self.directory), path.open() as lines:
+            return list(faults.parse_trace(lines))
 
     def follow(self, *, poll: float = 0.05) -> Iterator[TracedCall]:
         """Calls as they happen, from now on, without end."""
@@ -163,9 +163,11 @@ class Emulator:
                     time.sleep(poll)
 
     def clear_trace(self) -> None:
-        os.truncate(self._trace_file(), 0)
+        with files_of(self.directory):
+            os.truncate(self._trace_file(), 0)
 
     def _trace_file(self) -> Path:
+        read_node(self.directory)
         if not (path := self.directory / "trace").exists():
             raise Refused("NO_TRACE", f"{self.directory} keeps no trace", f"touch {path}: clients then write to it")
         return path
@@ -189,7 +191,8 @@ class Emulator:
         """`call` answers `code` from its nth call on, `count` times; `count` 0: for ever.
 
         `call` is a symbol or a pattern such as `nvmlDeviceCreate*`. Calls of all processes are counted together, from
-        now. `after`: the work is done all the same, only the answer is wrong.
+        now. `after`: the work is done all the same, only the answer is wrong. Raises Refused UNKNOWN_CALL, here and
+        for other faults, if the library has no such symbol.
         """
         flags = layout.FAULT_AFTER if after else 0
         self._order(call, layout.FAULT_FAIL, code=int(code), nth=nth, count=count, gpu=gpu, flags=flags)
@@ -211,6 +214,7 @@ class Emulator:
     def _order(self, call: str, kind: int, *, gpu: int | None = None, nth: int, **fields: int) -> None:
         if not re.fullmatch(r"[\w*?\[\]]{1,95}", call) or nth < 1:
             raise Refused("BAD_FAULT", f"{call!r}, nth {nth}", "name a symbol of nvml.h or a pattern, and count from 1")
+        known_call(call, self._library)
         if gpu is not None:
             self._gpu_number(gpu)
         fault = layout.Fault(call=call.encode(), kind=kind, gpu=-1 if gpu is None else gpu, nth=nth, **fields)
@@ -224,9 +228,41 @@ class Emulator:
         No fault strikes it, no trace tells of it. Raises Refused UNKNOWN_PROFILE or NVML_<code> as NVML would answer.
         """
         self._gpu_number(gpu)
-        model = read_models(self.directory)[read_node(self.directory).gpus[gpu].model]
+        living = read_node(self.directory).gpus[gpu]
+        if not living.mig_current:
+            switch = f"dynamig emulator mig {self.directory} {gpu} on"
+            raise Refused("MIG_OFF", f"MIG mode of GPU {gpu} is off, so it has no instances", switch)
+        model = read_models(self.directory)[living.model]
         profile_id = _profile_id(model, str(profile))
         return foreign_instance(self.directory, self._library, gpu, profile_id, start, with_ci=compute_instance)
+
+    def remove_foreign(self, gpu: int, gi_id: int | None = None) -> tuple[int, ...]:
+        """Whoever made it takes this foreign instance away, or all on the GPU; returns their ids.
+
+        Raises Refused NOT_FOREIGN for an instance that `foreign` has not made or that is not there, Unavailable IN_USE.
+        """
+        self._gpu_number(gpu)
+        with changing(self.directory) as node:
+            living = node.gpus[gpu]
+            foreign = [gi.id for gi in living.gis[: living.gi_count] if gi.flags & layout.GI_FOREIGN]
+            if gi_id is not None and gi_id not in foreign:
+                listed = ", ".join(map(str, foreign)) or "none"
+                raise Refused("NOT_FOREIGN", f"GPU {gpu} has no foreign GPU instance {gi_id}", f"foreign: {listed}")
+            ended = foreign if gi_id is None else [gi_id]
+            for number in ended:
+                if _is_locked(self.directory / "state/busy" / f"gpu{gpu}-gi{number}"):
+                    raise Unavailable("IN_USE", f"GPU instance {number} of GPU {gpu} is held by a program", "end it")
+            self._end(node, gpu, ended)
+        self._settled()
+        return tuple(ended)
+
+    def set_mig(self, gpu: int, on: bool) -> None:
+        """As `nvidia-smi -mig`: MIG mode is switched, or pending until `reset` where the model needs that (Ampere).
+
+        Raises Refused NVML_IN_USE while instances live or a program runs.
+        """
+        self._gpu_number(gpu)
+        switch_mig(self.directory, self._library, gpu, on=on)
 
     @contextmanager
     def hold(self, gpu: int, gi_id: int | None = None) -> Iterator[None]:
@@ -253,7 +289,8 @@ class Emulator:
         """Clients that wait for events get this XID."""
         self._gpu_number(gpu)
         event = layout.Event(type=XID_EVENT, data=code, gpu=gpu, gi_id=gi_id, ci_id=ci_id)
-        descriptor = os.open(self.directory / "state/events", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        with files_of(self.directory):
+            descriptor = os.open(self.directory / "state/events", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(descriptor, bytes(event))
         finally:
@@ -290,18 +327,23 @@ class Emulator:
         return self.show()
 
     def _end_instances(self, node: Node, number: int) -> None:
-        """Everything on the GPU is gone with its files. Locks on them are those of a world that is gone.
+        """Everything on the GPU is gone with its files. Locks on them are those of a world that is gone."""
+        gpu = node.gpus[number]
+        self._end(node, number, [gi.id for gi in gpu.gis[: gpu.gi_count]])
+
+    def _end(self, node: Node, number: int, ended: Collection[int]) -> None:
+        """These GPU instances are gone, with what is in them and their files.
 
         Killed in between, tree.dirty stays, and the next writer makes the files follow the state (tree.c).
         """
         (self.directory / "state/tree.dirty").touch()
         gpu = node.gpus[number]
-        for capability in _capabilities(node.head, gpu):
+        for capability in _capabilities(node.head, gpu, ended):
             (self.directory / f"dev/nvidia-caps/nvidia-cap{capability}").unlink(missing_ok=True)
-        for gi in gpu.gis[: gpu.gi_count]:
-            shutil.rmtree(self._capabilities_of(gpu) / f"gi{gi.id}", ignore_errors=True)
-            (self.directory / f"state/busy/gpu{number}-gi{gi.id}").unlink(missing_ok=True)
-        gpu.gi_count = gpu.ci_count = 0
+        for gi_id in ended:
+            shutil.rmtree(self._capabilities_of(gpu) / f"gi{gi_id}", ignore_errors=True)
+            (self.directory / f"state/busy/gpu{number}-gi{gi_id}").unlink(missing_ok=True)
+        layout.keep(gpu, lambda gi_id: gi_id not in ended)
 
     def _capabilities_of(self, gpu: layout.Gpu) -> Path:
         return self.directory / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig"
@@ -330,12 +372,12 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _capabilities(head: layout.NodeHead, gpu: layout.Gpu) -> Iterator[int]:
-    """Capability numbers of the GPU's living instances: the kernel driver's formula, see tree.capability_minors."""
+def _capabilities(head: layout.NodeHead, gpu: layout.Gpu, of: Collection[int]) -> Iterator[int]:
+    """Capability numbers of these GPU instances and their insides: the kernel's formula, see tree.capability_minors."""
     per_gi = 1 + head.cap_cis
     base = 3 + gpu.minor * head.cap_gis * per_gi
-    yield from (base + gi.id * per_gi for gi in gpu.gis[: gpu.gi_count])
-    yield from (base + ci.gi_id * per_gi + 1 + ci.id for ci in gpu.cis[: gpu.ci_count])
+    yield from (base + gi_id * per_gi for gi_id in of)
+    yield from (base + ci.gi_id * per_gi + 1 + ci.id for ci in gpu.cis[: gpu.ci_count] if ci.gi_id in of)
 
 
 def _profile_id(model: layout.Model, profile: str) -> int:

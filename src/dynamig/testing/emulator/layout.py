@@ -6,6 +6,7 @@ Native alignment on both sides; tests/integration/emulator/test_layout.py compar
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_char, c_int32, c_uint8, c_uint32, c_uint64
 
 LAYOUT_VERSION = 1
@@ -132,6 +133,15 @@ class Gpu(ctypes.Structure):
         ("gis", GpuInstance * MAX_SLICES),
         ("cis", ComputeInstance * MAX_SLICES),
     )
+
+
+def keep(gpu: Gpu, stays: Callable[[int], bool]) -> None:
+    """Only the GPU instances whose id `stays` says, with their compute instances, are left; in the same order."""
+    gis = [GpuInstance.from_buffer_copy(gi) for gi in gpu.gis[: gpu.gi_count] if stays(gi.id)]
+    cis = [ComputeInstance.from_buffer_copy(ci) for ci in gpu.cis[: gpu.ci_count] if stays(ci.gi_id)]
+    gpu.gis[: len(gis)] = gis
+    gpu.cis[: len(cis)] = cis
+    gpu.gi_count, gpu.ci_count = len(gis), len(cis)
 
 
 class NodeHead(ctypes.Structure):

@@ -1,13 +1,16 @@
-"""Finding libnvidia-ml.so.1 of the emulator, and the one thing the control side asks it to do.
+"""Finding libnvidia-ml.so.1 of the emulator, which symbols it has, and what the control side asks it to do.
 
-Making an instance is the library's knowledge, so `foreign` uses it instead of a second implementation. It runs in a
-process of its own: the caller may have NVML loaded, for another node.
+Making an instance and switching MIG mode are the library's knowledge, so nothing here does them a second time.
+The library is asked in a process of its own: the caller may have NVML loaded, for another node.
 """
 
 from __future__ import annotations
 
 import ctypes
+import difflib
+import fnmatch
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +19,9 @@ from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator.faults import NvmlReturn
 
 NAME = "libnvidia-ml.so.1"
+
+SHT_DYNSYM, SHN_UNDEF, ELF64_SYM = 11, 0, 24
+"""Section type, section index and size of a symbol (elf(5), 64 bit)."""
 
 
 def find_library(given: Path | None = None) -> Path:
@@ -30,32 +36,74 @@ def find_library(given: Path | None = None) -> Path:
     )
 
 
+def known_call(call: str, library: Path | None) -> None:
+    """Raises Refused UNKNOWN_CALL, with what is near, for a symbol that the library lacks, or a pattern of none.
+
+    A node can be made and given faults before the library is built; then nothing is known to be wrong.
+    """
+    try:
+        symbols = symbols_of(find_library(library))
+    except Unavailable:
+        return
+    if not fnmatch.filter(symbols, call):
+        near = difflib.get_close_matches(call, symbols, n=4) or ["any symbol of nvml.h"]
+        raise Refused("UNKNOWN_CALL", f"NVML has no call {call!r}", f"near: {', '.join(near)}")
+
+
+def symbols_of(library: Path) -> list[str]:
+    """NVML's functions that the shared object exports, by name: its .dynsym, which every ELF object has (elf(5))."""
+    data = library.read_bytes()
+    start, size, count = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", data, start + i * size) for i in range(count)]
+    _, _, _, _, offset, length, link, *_ = next(h for h in headers if h[1] == SHT_DYNSYM)
+    names = headers[link][4]
+    found = []
+    for at in range(offset, offset + length, ELF64_SYM):
+        name, _, _, section = struct.unpack_from("<IBBH", data, at)
+        text = data[names + name : data.index(b"\0", names + name)].decode()
+        if section != SHN_UNDEF and text.startswith("nvml"):
+            found.append(text)
+    return sorted(found)
+
+
 def foreign_instance(
     directory: Path, library: Path | None, gpu: int, profile_id: int, start: int, *, with_ci: bool
 ) -> int:
     """The id of the new GPU instance. Raises Refused NVML_<code>."""
-    arguments = [str(find_library(library)), *map(str, (gpu, profile_id, start, int(with_ci)))]
-    environment = {**os.environ, "DYNAMIG_EMULATOR_DIR": str(directory), "DYNAMIG_EMULATOR_TRACE": "0"}
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__)), *arguments], env=environment, capture_output=True, text=True, check=False
-    )
+    arguments = map(str, (gpu, profile_id, start, int(with_ci)))
+    return _ask(directory, library, f"GPU {gpu}: profile {profile_id} at {start}", "foreign", *arguments)
+
+
+def switch_mig(directory: Path, library: Path | None, gpu: int, *, on: bool) -> None:
+    """MIG mode is switched, or pending. Raises Refused NVML_<code>."""
+    _ask(directory, library, f"GPU {gpu}: MIG mode {'on' if on else 'off'}", "mig", str(gpu), str(int(on)))
+
+
+def _ask(directory: Path, library: Path | None, what: str, *arguments: str) -> int:
+    """What the helper answers. Raises Refused NVML_<code>."""
+    environment = {**os.environ, "DYNAMIG_EMULATOR_DIR": str(directory.absolute()), "DYNAMIG_EMULATOR_TRACE": "0"}
+    command = [sys.executable, str(Path(__file__)), str(find_library(library)), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     words = done.stdout.split()
     if done.returncode != 0 or len(words) != 2:
         raise Unavailable("CONTROL_FAILED", done.stderr.strip() or "the helper ended without an answer", "see above")
-    code, gi_id = map(int, words)
+    code, answer = map(int, words)
     if code != 0:
         name = NvmlReturn(code).name
-        raise Refused(f"NVML_{name}", f"GPU {gpu}: profile {profile_id} at {start}: {name}", "dynamig emulator show")
-    return gi_id
+        raise Refused(f"NVML_{name}", f"{what}: {name}", f"dynamig emulator show {directory}")
+    return answer
 
 
-def _helper(library: str, gpu: str, profile_id: str, start: str, with_ci: str) -> None:
-    nvml = ctypes.CDLL(library)
-    gi_id = ctypes.c_uint32()
+def _helper(library: str, what: str, *numbers: str) -> None:
+    nvml, answer = ctypes.CDLL(library), ctypes.c_uint32()
     code = nvml.nvmlInitWithFlags(1)
-    if code == 0:
-        code = nvml.dynamig_emulator_foreign(int(gpu), int(profile_id), int(start), int(with_ci), ctypes.byref(gi_id))
-    print(code, gi_id.value)
+    if code == 0 and what == "foreign":
+        code = nvml.dynamig_emulator_foreign(*map(int, numbers), ctypes.byref(answer))
+    elif code == 0:
+        gpu, device = int(numbers[0]), ctypes.c_void_p()
+        code = nvml.nvmlDeviceGetHandleByIndex_v2(gpu, ctypes.byref(device))
+        code = code or nvml.nvmlDeviceSetMigMode(device, int(numbers[1]), ctypes.byref(answer))
+    print(code, answer.value)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,9 @@ def parse_gpus(text: str) -> list[str]:
         match = re.fullmatch(r"(?P<key>[a-z0-9-]+)(:(?P<count>\d+))?", part.strip())
         if not match:
             raise Refused("BAD_GPUS", f"{part!r} is not model:count", "such as h100-80gb-sxm5:2,a30-24gb:1")
-        keys += [match["key"]] * int(match["count"] or 1)
+        if (count := int(match["count"] or 1)) == 0:
+            raise Refused("BAD_GPUS", f"{part!r} asks for no GPU", "leave it out, or count from 1")
+        keys += [match["key"]] * count
     if len(keys) > layout.MAX_GPUS:
         raise Refused("BAD_GPUS", f"{len(keys)} GPUs; the driver's table has {layout.MAX_GPUS}", "ask for fewer")
     return keys

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dynamig.errors import Refused
+from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import layout
 
 
@@ -72,7 +72,8 @@ def changing(directory: Path) -> Iterator[Node]:
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
     """An exclusive flock on an existing file; the descriptor is open for reading and writing."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    with files_of(path.parents[1]):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
@@ -89,10 +90,19 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def _read(directory: Path, name: str) -> bytes:
-    try:
+    with files_of(directory):
         return (directory / "state" / name).read_bytes()
-    except FileNotFoundError as error:
+
+
+@contextmanager
+def files_of(directory: Path) -> Iterator[None]:
+    """Errors of the node's files leave this block as Refused NOT_A_NODE, or Unavailable if they may not be touched."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise _not_a_node(directory) from error
+    except OSError as error:
+        raise Unavailable("NODE_FILES", f"the emulated node {directory}: {error}", "whose is it?") from error
 
 
 def _not_a_node(path: Path) -> Refused:

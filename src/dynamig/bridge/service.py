@@ -1,0 +1,123 @@
+"""The bridge of a cluster: watches, looks, decides, acts; again and again, from what is there and nothing else.
+
+A look is skipped while a watch is not in step with the server or Slurm does not answer: what is not seen is not gone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import structlog
+from lightkube import Client
+
+from dynamig.bridge import look
+from dynamig.bridge.act import Hands
+from dynamig.bridge.choose import WorldChooser
+from dynamig.bridge.config import BridgeConfig
+from dynamig.bridge.decide import Action, Tell, decide_job, decide_pod
+from dynamig.bridge.world import World
+from dynamig.errors import Conflict, DynamigError, Unavailable
+from dynamig.kube.cache import WatchedObjects
+from dynamig.kube.client import (
+    DeviceClass,
+    Lease,
+    Namespace,
+    Pod,
+    ResourceClaim,
+    ResourceSlice,
+)
+from dynamig.kube.sets import ApiSets
+from dynamig.protocol.slurm_jobs import Jobs
+
+log = structlog.get_logger(__name__)
+
+LOOK_AT_LEAST = 1.0
+"""Seconds between looks when nothing in Kubernetes changes: Slurm does not tell us, it is asked."""
+
+LOOK_AT_MOST = 0.1
+"""Seconds between looks when everything changes."""
+
+
+class Bridge:
+    """Runs until stopped. One per cluster: writes carry resourceVersions, so two would only fight, not corrupt."""
+
+    def __init__(self, config: BridgeConfig, client: Client, jobs: Jobs) -> None:
+        self._config = config
+        self._jobs = jobs
+        self._poked = threading.Event()
+        self._stopping = threading.Event()
+        self._hands = Hands(
+            ApiSets(client, config.driver_name), jobs, config.driver_name, config.account_of(), time.time
+        )
+        where = {
+            Pod: "*",
+            ResourceClaim: "*",
+            Lease: config.namespace,
+            ResourceSlice: None,
+            DeviceClass: None,
+            Namespace: None,
+        }
+        self._watched: dict[Any, WatchedObjects] = {
+            kind: WatchedObjects(client, kind, self._poked.set, namespace=namespace)
+            for kind, namespace in where.items()
+        }
+
+    def run(self) -> None:
+        for watched in self._watched.values():
+            watched.start()
+        log.info("bridge_running", driver=self._config.driver_name)
+        while not self._stopping.is_set():
+            self._poked.wait(LOOK_AT_LEAST)
+            self._poked.clear()
+            try:
+                self._look()
+            except DynamigError as error:
+                log.warning("look_failed", code=error.code, error=str(error))
+            self._stopping.wait(LOOK_AT_MOST)
+        for watched in self._watched.values():
+            watched.stop()
+        log.info("bridge_stopped")
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._poked.set()
+
+    def _look(self) -> None:
+        world = self._world()
+        chooser = WorldChooser(world, self._config.driver_name)
+        for pod in sorted(world.pods.values(), key=lambda p: (p.created, p.ref)):
+            actions = decide_pod(pod, world, chooser)
+            self._act(actions)
+            if any(not isinstance(a, Tell) for a in actions):
+                self._poked.set()  # what was done is seen at the next look, which also decides for the other pods
+                break
+        for job in world.jobs:
+            self._act(decide_job(job, world))
+
+    def _act(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            try:
+                self._hands.run(action)
+            except Conflict as conflict:
+                log.info("decided_anew", action=type(action).__name__, why=str(conflict))
+                return
+
+    def _world(self) -> World:
+        if behind := [kind.__name__ for kind, watched in self._watched.items() if not watched.synced]:
+            raise Unavailable("API_UNAVAILABLE", f"not in step with the API server: {', '.join(behind)}")
+        objects = {kind: list(watched.objects().values()) for kind, watched in self._watched.items()}
+        return look.world(
+            now=time.time(),
+            driver=self._config.driver_name,
+            pods=objects[Pod],
+            namespaces=objects[Namespace],
+            claims=objects[ResourceClaim],
+            slices=objects[ResourceSlice],
+            classes=objects[DeviceClass],
+            leases={o["metadata"]["name"]: o for o in objects[Lease]},
+            slurm_names=self._config.nodes,
+            jobs=self._jobs.ours(),
+            slurm_nodes=self._jobs.nodes(),
+        )

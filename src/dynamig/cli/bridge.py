@@ -1,0 +1,37 @@
+"""`dynamig bridge`: pods of Slurm namespaces get their slices through Slurm."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dynamig import slurm
+from dynamig.bridge.config import load
+from dynamig.bridge.service import Bridge
+from dynamig.cli.output import log_as_json
+from dynamig.kube import connect
+
+app = typer.Typer(help="The bridge between Kubernetes and Slurm, one per cluster.", no_args_is_help=True)
+
+Config = Annotated[Path, typer.Option("--config", help="The bridge's YAML file.")]
+
+
+@app.command("run")
+def run(config: Config = Path("/etc/dynamig/bridge.yaml")) -> None:
+    """Run the bridge in the foreground until SIGTERM."""
+    loaded = load(config)
+    log_as_json()
+    at = loaded.slurm
+    jobs = slurm.ExternalJobs(slurm.connect(at.url, at.user, slurm.token_file(at.token_file)))
+    bridge = Bridge(loaded, connect(loaded.kubeconfig), jobs)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: bridge.stop())
+    bridge.run()
+
+
+@app.callback()
+def _group() -> None:
+    """With one command only, typer would take `run` for an argument."""

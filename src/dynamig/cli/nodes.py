@@ -1,0 +1,90 @@
+"""What is wrong with the nodes that GPUs are on: their drivers' reports in Leases, and their Ready condition. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dynamig.protocol import names
+
+FRESH_S = 40.0
+"""Seconds for which a report counts, the Lease's leaseDurationSeconds: four renewals may be lost."""
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What was read of the nodes at the time `now`. `leases`, `nodes`: by name; None if they may not be read."""
+
+    leases: Mapping[str, Object] | None
+    nodes: Mapping[str, Object] | None
+    now: datetime
+
+
+NOTHING_READ = Reports(None, None, datetime.fromtimestamp(0, UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTrouble:
+    """`words`: empty if nothing is known to be wrong. `silent_since`: the last report of a driver that is silent."""
+
+    words: str = ""
+    silent_since: datetime | None = None
+
+
+NO_TROUBLE = NodeTrouble()
+
+
+def reporting(reports: Reports) -> list[str]:
+    """Nodes whose driver has ever reported."""
+    leases = reports.leases or {}
+    return [name.removeprefix(names.LEASE_PREFIX) for name in leases if name.startswith(names.LEASE_PREFIX)]
+
+
+def trouble(node: str, reports: Reports) -> NodeTrouble:
+    """What is known to be wrong with a node that dynamig's driver is, or ought to be, on."""
+    driver = NO_TROUBLE
+    if reports.leases is not None:
+        driver = _of_driver(reports.leases.get(names.lease_name(node)), reports.now)
+    known = (reports.nodes or {}).get(node)
+    words = [driver.words, "" if known is None else _not_ready(known, reports.now)]
+    if reports.nodes is not None and known is None:
+        words.append("the node does not exist")
+    return NodeTrouble("; ".join(filter(None, words)), driver.silent_since)
+
+
+def _of_driver(lease: Object | None, now: datetime) -> NodeTrouble:
+    if lease is None:
+        return NodeTrouble("no driver of dynamig has reported")
+    try:
+        report = json.loads((lease["metadata"].get("annotations") or {})[names.REPORT])
+        renewed = datetime.fromisoformat(lease["spec"]["renewTime"])
+        registered = bool(report["registered"])
+    except (KeyError, ValueError, TypeError) as error:
+        return NodeTrouble(f"its driver's report cannot be read ({error!r})")
+    if (now - renewed).total_seconds() > FRESH_S:
+        return NodeTrouble(f"driver silent since {clock(renewed, now)}", renewed)
+    return NodeTrouble("" if registered else "driver is not registered with the kubelet")
+
+
+def _not_ready(node: Object, now: datetime) -> str:
+    conditions: Sequence[Object] = (node.get("status") or {}).get("conditions") or ()
+    ready: Object = next((c for c in conditions if c["type"] == "Ready"), {})
+    if ready.get("status") == "True":
+        return ""
+    since = ready.get("lastTransitionTime")
+    return f"node not ready since {clock(datetime.fromisoformat(since), now)}" if since else "node not ready"
+
+
+def clock(when: datetime, now: datetime) -> str:
+    """The reader's local time, with the date if it was not today."""
+    local = when.astimezone()
+    return local.strftime("%H:%M:%S" if local.date() == now.astimezone().date() else "%Y-%m-%d %H:%M:%S")
+
+
+def by_name(objects: Iterable[Object] | None) -> dict[str, Object] | None:
+    return None if objects is None else {o["metadata"]["name"]: o for o in objects}

@@ -1,0 +1,116 @@
+"""Claims that a pod waits for: no device yet, and why not. Pure, from API objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dynamig.cli.holdings import Holding, HoldingState
+from dynamig.protocol import names
+from dynamig.protocol.claims import ClaimView, read_claim
+
+Object = Mapping[str, Any]
+Name = tuple[str, str]
+"""Namespace and name."""
+
+OVER = ("Succeeded", "Failed")
+
+
+def waiting(
+    claims: Iterable[Object], pods: Sequence[Object] | None, classes: Sequence[Object] | None, driver: str
+) -> list[Holding]:
+    """Claims without a device that ask for one of `driver` and that a pod waits for, by namespace and name.
+
+    `pods`, `classes` (DeviceClasses): None if they may not be read. Without pods the reason is not known, and a claim
+    made for a pod still names it.
+    """
+    users = _users(pods or ())
+    found = [_waits(obj, read_claim(obj, driver), users) for obj in claims if _asks(obj, classes, driver)]
+    return sorted((h for h in found if h is not None), key=lambda h: (h.namespace, h.claim))
+
+
+def _waits(obj: Object, claim: ClaimView, users: Mapping[Name, Sequence[Object]]) -> Holding | None:
+    if claim.allocated or claim.deleting or (claim.held and claim.held_by_node is not None):
+        return None  # it has devices, or had them on that node
+    using = users.get((claim.ref.namespace, claim.ref.name), ())
+    pods = tuple(p["metadata"]["name"] for p in using) or tuple(_owners(obj))
+    if not pods:
+        return None
+    return Holding(
+        namespace=claim.ref.namespace,
+        claim=claim.ref.name,
+        pods=pods,
+        node=None,
+        pool="",
+        device="",
+        gpu=None,
+        profile="",
+        memory_slices=(),
+        state=HoldingState.WAITING,
+        reason=next(filter(None, map(reason, using)), ""),
+        uuid=None,
+    )
+
+
+def reason(pod: Object) -> str:
+    """Why the pod has no node: what the bridge to Slurm says, else the scheduler; empty if nobody says anything."""
+    conditions = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
+    told = [conditions.get(names.CONDITION, {}), conditions.get("PodScheduled", {})]
+    messages = (str(c.get("message", "")) for c in told if c.get("status") == "False")
+    # What the scheduler could preempt says nothing about devices.
+    return next(filter(None, (m.partition(" preemption:")[0] for m in messages)), "")
+
+
+# -- who waits -------------------------------------------------------------------------------------------------------
+
+
+def _users(pods: Iterable[Object]) -> dict[Name, list[Object]]:
+    """Living pods by the claims that they name."""
+    found: dict[Name, list[Object]] = {}
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") not in OVER:
+            for claim in _claims_of(pod):
+                found.setdefault((pod["metadata"]["namespace"], claim), []).append(pod)
+    return found
+
+
+def _claims_of(pod: Object) -> Iterator[str]:
+    """Names of its claims: those it names itself, and those made for it from templates."""
+    named = ((pod.get("spec") or {}).get("resourceClaims")) or ()
+    made = ((pod.get("status") or {}).get("resourceClaimStatuses")) or ()
+    yield from (c["resourceClaimName"] for c in (*named, *made) if c.get("resourceClaimName"))
+
+
+def _owners(claim: Object) -> Iterator[str]:
+    owners = claim["metadata"].get("ownerReferences") or ()
+    yield from (o["name"] for o in owners if o.get("kind") == "Pod" and o.get("controller"))
+
+
+# -- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def _asks(claim: Object, classes: Sequence[Object] | None, driver: str) -> bool:
+    """Whether a request may be for a device of `driver`.
+
+    Its own selectors or those of its class name the driver, as all published classes do. A class that nobody has says
+    nothing; then it counts for the usual driver, so that a pod with a misspelt class is not hidden.
+    """
+    known = {c["metadata"]["name"]: _expressions(c.get("spec")) for c in classes or ()}
+    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
+        for exact in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            if exact and _names(exact, known, driver):
+                return True
+    return False
+
+
+def _names(request: Object, known: Mapping[str, Sequence[str]], driver: str) -> bool:
+    device_class = request.get("deviceClassName", "")
+    texts = (*_expressions(request), *known.get(device_class, ()))
+    return any(f"{quote}{driver}{quote}" in text for text in texts for quote in "'\"") or (
+        device_class not in known and driver == names.DRIVER_NAME
+    )
+
+
+def _expressions(has_selectors: Object | None) -> tuple[str, ...]:
+    selectors = (has_selectors or {}).get("selectors") or ()
+    return tuple(s["cel"]["expression"] for s in selectors if s.get("cel"))

@@ -1,0 +1,98 @@
+"""slurmctld's word through `scontrol` on this node: the fence needs it where no slurmrestd and no token is at hand.
+
+Only JSON is read: in the text form a job's name can say `JobState=COMPLETED`. Seen with 26.05.5: for an unknown job
+and for a controller that nobody reaches alike, `scontrol --json show job N` exits 0 with no job and no error. So an
+empty answer proves nothing; absence is read from the list of all jobs, which carries the time of an answering
+controller in `last_update`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from dynamig.protocol.loans import JobFacts, NodeFacts
+from dynamig.protocol.seen import Found, Gone, Seen, Unknown
+from dynamig.slurm import gres
+
+T = TypeVar("T")
+
+
+class SlurmWord(Protocol):
+    """What slurmctld says. No call takes longer than `within` seconds, or raises; no answer is Unknown."""
+
+    def job(self, job_id: int, *, within: float) -> Seen[JobFacts]: ...
+    def node(self, name: str, *, within: float) -> Seen[NodeFacts]: ...
+
+
+class Scontrol:
+    """`command`: argv to which `--json show ...` is added, such as ("/usr/bin/scontrol",)."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = tuple(command)
+
+    def job(self, job_id: int, *, within: float) -> Seen[JobFacts]:
+        """One job by its own id: for the id of an array, `scontrol` shows all tasks."""
+        return self._seen(lambda: self._job(job_id, within / 2))
+
+    def node(self, name: str, *, within: float) -> Seen[NodeFacts]:
+        return self._seen(lambda: self._node(name, within))
+
+    def _job(self, job_id: int, within: float) -> Seen[JobFacts]:
+        if (one := _find_job(self._ask(within, "job", str(job_id)), job_id)) is not None:
+            return Found(one)
+        everything = self._ask(within, "jobs")
+        if (one := _find_job(everything, job_id)) is not None:
+            return Found(one)
+        if not _answered(everything):
+            return Unknown("no slurmctld answered `scontrol show jobs`")
+        return Gone(f"slurmctld knows no job {job_id}")
+
+    def _node(self, name: str, within: float) -> Seen[NodeFacts]:
+        answer = self._ask(within, "node", name)
+        for node in answer["nodes"]:
+            if node["name"] == name:
+                return Found(NodeFacts(frozenset(node["state"]), used_gpus(node["gres"], node["gres_used"])))
+        return Unknown(f"slurmctld shows no node {name}")
+
+    def _ask(self, within: float, *what: str) -> Mapping[str, Any]:
+        done = subprocess.run(
+            [*self._command, "--json", "show", *what],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=max(within, 0.1),
+            check=True,
+        )
+        answer = json.loads(done.stdout)
+        if not isinstance(answer, dict):
+            raise TypeError(f"scontrol answered {type(answer).__name__}")
+        return answer
+
+    def _seen(self, look: Callable[[], Seen[T]]) -> Seen[T]:
+        """Whatever keeps us from reading an answer is no answer."""
+        try:
+            return look()
+        except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, IndexError) as error:
+            return Unknown(f"{self._command[0]}: {error}")
+
+
+def _find_job(answer: Mapping[str, Any], job_id: int) -> JobFacts | None:
+    for job in answer["jobs"]:
+        if job["job_id"] == job_id:
+            sluid = (job.get("step_id") or {}).get("sluid") or ""  # where data_parser v0.0.45 has it
+            return JobFacts(frozenset(job["job_state"]), str(sluid), int(job["restart_cnt"]))
+    return None
+
+
+def _answered(answer: Mapping[str, Any]) -> bool:
+    return not answer["errors"] and int(answer["last_update"]["number"]) > 0
+
+
+def used_gpus(has: str, used: str) -> frozenset[int]:
+    """Slurm indices in use. Raises ValueError where GPUs are counted without saying which (static EXTERNAL nodes)."""
+    for record in gres.parse(used):
+        if record.name == "gpu" and record.count and not gres.indices(record.where.removeprefix("IDX:")):
+            raise ValueError(f"GPUs in use without their indices: {used}")
+    return frozenset(gpu.index for gpu in gres.gpus(has, used) if gpu.taken)

@@ -1,0 +1,103 @@
+"""A watched copy of one kind of object, kept by a thread of its own: list, then watch from there, for ever.
+
+A copy that has not been listed yet, or whose watch has broken and not come back, says so: `synced` is then false, and
+whoever decides by absence must wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from lightkube import Client
+
+from dynamig.errors import DynamigError
+from dynamig.kube.client import plain, translated
+
+log = structlog.get_logger(__name__)
+
+WATCH_SECONDS = 240
+LONGEST_PAUSE = 10.0
+
+Objects = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+class WatchedObjects:
+    """Objects of `resource` by (namespace, name). `on_change` is called after each change, from the thread."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Any,
+        on_change: Callable[[], None],
+        *,
+        namespace: str | None = None,
+        **fields: Any,
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._on_change = on_change
+        self._where: dict[str, Any] = {"namespace": namespace} if namespace else {}
+        self._lock = threading.Lock()
+        self._objects: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._synced = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch-{resource.__name__}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    @property
+    def synced(self) -> bool:
+        return self._synced.is_set()
+
+    def objects(self) -> Objects:
+        with self._lock:
+            return dict(self._objects)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                self._follow()
+                failures = 0
+            except DynamigError as error:
+                self._synced.clear()
+                failures += 1
+                pause = min(0.2 * 2**failures, LONGEST_PAUSE)
+                log.warning("watch_broken", kind=self._resource.__name__, error=str(error), again_in=pause)
+                self._stopping.wait(pause)
+
+    def _follow(self) -> None:
+        with translated(f"watching {self._resource.__name__}"):
+            listed = self._client.list(self._resource, **self._where)
+            objects: dict[tuple[str, str], Mapping[str, Any]] = {_key(o): plain(o) for o in listed}
+            version = listed.resourceVersion
+            with self._lock:
+                self._objects = objects
+            self._synced.set()
+            self._on_change()
+            for kind, obj in self._client.watch(
+                self._resource, resource_version=version, server_timeout=WATCH_SECONDS, **self._where
+            ):
+                self._apply(kind, plain(obj))
+                if self._stopping.is_set():
+                    return
+
+    def _apply(self, kind: str, obj: Mapping[str, Any]) -> None:
+        with self._lock:
+            if kind == "DELETED":
+                self._objects.pop(_key(obj), None)
+            elif kind in ("ADDED", "MODIFIED"):
+                self._objects[_key(obj)] = obj
+        self._on_change()
+
+
+def _key(obj: Any) -> tuple[str, str]:
+    meta = plain(obj)["metadata"]
+    return (meta.get("namespace", ""), meta["name"])

@@ -1,0 +1,111 @@
+"""Slurm's GPU index to the GPU itself (PROTOCOL P6). Run by the driver, read by the bridge from the node's Lease.
+
+Slurm numbers the GPUs of a node in the order of its gres.conf, by device file, and knows no UUID; NVML knows UUIDs and
+minors. Minors move when MIG mode is switched or a GPU is replaced, so a map is made once, checked, kept on disk, and
+never changed under a loan or a claim that was decided by it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from dynamig.errors import Refused
+from dynamig.mig import GpuUuid
+from dynamig.protocol.gpus import GpuReading
+
+VERSION = 1
+
+
+class Source(Enum):
+    """Where a map comes from."""
+
+    GIVEN = "given"
+    """The administrator wrote it."""
+    MINORS = "minors"
+    """NVML's minors in ascending order: right where gres.conf lists /dev/nvidia0, /dev/nvidia1, ... as they come."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMap:
+    """`gpus`: Slurm index to GPU."""
+
+    gpus: Mapping[int, GpuUuid]
+    source: Source
+
+    def gpu(self, index: int) -> GpuUuid:
+        """Raises Refused UNKNOWN_INDEX: an index that is not in the map is not lendable."""
+        if index not in self.gpus:
+            known = ", ".join(map(str, sorted(self.gpus))) or "none"
+            raise Refused(
+                "UNKNOWN_INDEX",
+                f"Slurm's GPU index {index} is not in this node's device map (known: {known})",
+                "compare gres.conf with `dynamig driver map`",
+            )
+        return self.gpus[index]
+
+    def index(self, gpu: GpuUuid) -> int | None:
+        return next((i for i, known in self.gpus.items() if known == gpu), None)
+
+    def check_order(self, readings: Iterable[GpuReading]) -> None:
+        """A map by minors still agrees with them, as far as GPUs answer.
+
+        Raises Refused MAP_OUTDATED: Slurm would hand out another GPU's device file under the same index.
+        """
+        if self.source is not Source.MINORS:
+            return
+        places = {gpu: i for i, gpu in self.gpus.items()}
+        now = [places[r.uuid] for r in sorted(readings, key=lambda r: r.minor) if r.uuid in places]
+        if now != sorted(now):
+            raise Refused(
+                "MAP_OUTDATED",
+                "the GPUs' device files have changed places since this node's device map was made",
+                "give the map in the driver's configuration, by UUID, or reboot the node while it is drained",
+            )
+
+
+def make_map(readings: Iterable[GpuReading], given: Mapping[int, GpuUuid] | None) -> DeviceMap:
+    """The map of a node with the GPUs `readings`: `given` if there is one, else by minors.
+
+    Raises Refused BAD_DEVICE_MAP naming every GPU that is given twice, or that is not on this node.
+    """
+    present = sorted(readings, key=lambda r: r.minor)
+    if given is None:
+        return DeviceMap(MappingProxyType({i: r.uuid for i, r in enumerate(present)}), Source.MINORS)
+    twice = [f"{gpu} is given twice" for gpu, count in Counter(given.values()).items() if count > 1]
+    strange = [f"{gpu} is not on this node" for gpu in sorted({*given.values()} - {r.uuid for r in present})]
+    negative = [f"index {i} is negative" for i in given if i < 0]
+    if wrong := [*negative, *twice, *strange]:
+        raise Refused("BAD_DEVICE_MAP", f"device map: {'; '.join(wrong)}", "compare with `nvidia-smi -L`")
+    return DeviceMap(MappingProxyType(dict(sorted(given.items()))), Source.GIVEN)
+
+
+def next_map(last: DeviceMap | None, fresh: DeviceMap, *, busy: bool) -> DeviceMap:
+    """The map to go by now. `busy`: a loan or a claim lives on the node, decided by `last`.
+
+    A map by minors that has lost a GPU is not believed: a GPU that does not answer keeps its place in gres.conf, and
+    those after it their index.
+    """
+    if last is None:
+        return fresh
+    shrunk = fresh.source is Source.MINORS is last.source and len(fresh.gpus) < len(last.gpus)
+    return last if busy or shrunk else fresh
+
+
+def map_to_json(device_map: DeviceMap) -> dict[str, Any]:
+    gpus = {str(i): gpu for i, gpu in sorted(device_map.gpus.items())}
+    return {"v": VERSION, "source": device_map.source.value, "gpus": gpus}
+
+
+def map_from_json(body: Mapping[str, Any]) -> DeviceMap:
+    """Raises KeyError, TypeError, ValueError or AttributeError for what is no map of a version we know."""
+    if body["v"] != VERSION:
+        raise ValueError(f"device map of version {body['v']!r}")
+    gpus = {int(i): GpuUuid(str(gpu)) for i, gpu in body["gpus"].items()}
+    if len(set(gpus.values())) != len(gpus):
+        raise ValueError("a GPU has two indices")
+    return DeviceMap(MappingProxyType(gpus), Source(body["source"]))

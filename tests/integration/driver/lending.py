@@ -1,0 +1,108 @@
+"""A driver on fakes that lends over its real socket, in real time; and Slurm's commands as scripts over one folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dynamig.driver.control import ControlServer
+from dynamig.driver.loan_asks import loan_asks
+from tests.unit.driver.bench_node import FakeClock
+from tests.unit.driver.test_loans import SlurmNode
+
+
+class RealClock(FakeClock):
+    """Seconds that pass by themselves."""
+
+    def __call__(self) -> float:
+        return time.monotonic()
+
+
+class LendingNode(SlurmNode):
+    """`socket` answers `lend`, `give-back` and `map` between `serve` and `close`."""
+
+    def __init__(self, folder: Path, gpus: int = 2) -> None:
+        super().__init__(folder, gpus)
+        self.bench.clock = RealClock()
+        self.restart()
+        self.socket = folder / "driver.sock"
+        self._server: ControlServer | None = None
+
+    def serve(self) -> None:
+        self._server = ControlServer(self.socket, loan_asks(self.lender, self.bench.clock))
+        self._server.start()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            self.socket.unlink(missing_ok=True)
+
+
+SLURM = """
+import json, pathlib, sys
+name, folder = pathlib.Path(sys.argv[0]).name, pathlib.Path(__file__).parent.parent
+job = json.loads((folder / "job.json").read_text())
+asked = sys.argv[1:]
+with (folder / "asked").open("a") as log:
+    log.write(name + " " + " ".join(asked) + "\\n")
+
+def become(state):
+    (folder / "job.json").write_text(json.dumps({**job, "state": state}))
+
+if job["controller"] == "away":
+    sys.exit("error: Unable to contact slurm controller (connect failure)")
+if name == "squeue":
+    print("1 RUNNING")
+    print(job["id"], job["state"])
+elif name == "scancel":
+    if job["cancel"] == "works":
+        become("COMPLETING")
+elif asked[0] == "requeue":
+    if job["kind"] != "batch":
+        sys.exit("Only batch jobs are accepted or processed for job " + asked[1])
+    if job["requeue"] == "works":
+        become("COMPLETING")
+elif asked[:2] == ["show", "config"]:
+    print("Configuration data as of 2026-11-29T17:42:05")
+    print("BatchStartTimeout       = 120 sec")
+    print("EpilogTimeout           = 65534")
+    print("PrologTimeout           =", job["prolog_timeout"])
+elif asked[0] not in ("update", "notify"):
+    sys.exit("scontrol: unknown " + asked[0])
+"""
+
+
+class FakeSlurmCommands:
+    """`bin` has scontrol, squeue and scancel for one job; `asked` says what they were asked.
+
+    Answers, exit statuses and states are those that 26.05.5 gave: docs/decisions/0011-the-loan.md.
+    """
+
+    def __init__(self, folder: Path, **job: Any) -> None:
+        self._folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        for name in ("scontrol", "squeue", "scancel"):
+            (self.bin / name).write_text(f"#!{sys.executable}\n{SLURM}")
+            (self.bin / name).chmod(0o755)
+        usual = {"id": 7, "state": "RUNNING", "kind": "batch", "controller": "there", "requeue": "works"}
+        self._write({**usual, "cancel": "works", "prolog_timeout": 18, **job})
+
+    def _write(self, job: dict[str, Any]) -> None:
+        (self._folder / "job.json").write_text(json.dumps(job))
+
+    def job(self) -> dict[str, Any]:
+        body: dict[str, Any] = json.loads((self._folder / "job.json").read_text())
+        return body
+
+    def change(self, **job: Any) -> None:
+        self._write({**self.job(), **job})
+
+    def asked(self, *, but: tuple[str, ...] = ("squeue",)) -> list[str]:
+        path = self._folder / "asked"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for line in lines if not line.startswith(but)]

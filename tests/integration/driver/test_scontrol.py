@@ -1,0 +1,122 @@
+"""What is read from `scontrol`, on answers as 26.05.5 gave them. A command that prints them stands in for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynamig.driver.scontrol import Scontrol, used_gpus
+from dynamig.protocol.loans import JobFacts, NodeFacts
+from dynamig.protocol.seen import Found, Gone, Unknown
+
+ANSWERED = {"set": True, "infinite": False, "number": 1795973892}
+SILENT = {"set": True, "infinite": False, "number": 0}
+
+COMMAND = """
+import json, pathlib, sys, time
+answers = json.loads(pathlib.Path(__file__).with_name("answers.json").read_text())
+answer = answers[" ".join(sys.argv[1:])]
+if "sleep" in answer:
+    time.sleep(answer["sleep"])
+print(answer["print"] if "print" in answer else json.dumps(answer))
+sys.exit(answer.get("rc", 0))
+"""
+
+
+def job(job_id: int, *states: str, sluid: str | None = "s219M8M65KXN00", restart: int = 0) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "job_id": job_id,
+        "job_state": list(states),
+        "restart_cnt": restart,
+        "name": "x JobState=COMPLETED",
+    }
+    if sluid is not None:
+        body["step_id"] = {"sluid": sluid, "job_id": {"set": True, "infinite": False, "number": job_id}}
+    return body
+
+
+def jobs(*found: dict[str, Any], update: dict[str, Any] = SILENT, errors: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"jobs": list(found), "last_update": update, "errors": list(errors), "warnings": []}
+
+
+def scontrol(folder: Path, **answers: dict[str, Any]) -> Scontrol:
+    """Keyword `job_7` answers `--json show job 7`, `jobs` answers `--json show jobs`."""
+    (folder / "scontrol.py").write_text(COMMAND)
+    named = {f"--json show {key.replace('_', ' ')}": answer for key, answer in answers.items()}
+    (folder / "answers.json").write_text(json.dumps(named))
+    return Scontrol((sys.executable, str(folder / "scontrol.py")))
+
+
+def test_a_job(tmp_path: Path) -> None:
+    asked = scontrol(tmp_path, job_7=jobs(job(7, "PENDING", "COMPLETING", restart=1)))
+    assert asked.job(7, within=20) == Found(JobFacts(frozenset({"PENDING", "COMPLETING"}), "s219M8M65KXN00", 1))
+
+
+def test_a_job_of_a_slurm_without_sluids(tmp_path: Path) -> None:
+    asked = scontrol(tmp_path, job_7=jobs(job(7, "RUNNING", sluid=None)))
+    assert asked.job(7, within=20) == Found(JobFacts(frozenset({"RUNNING"}), "", 0))
+
+
+def test_of_an_array_only_the_task_that_was_asked_for(tmp_path: Path) -> None:
+    asked = scontrol(tmp_path, job_7=jobs(job(8, "RUNNING"), job(7, "COMPLETED")))
+    assert asked.job(7, within=20) == Found(JobFacts(frozenset({"COMPLETED"}), "s219M8M65KXN00", 0))
+
+
+def test_an_empty_answer_is_absence_only_if_a_controller_stands_behind_the_list(tmp_path: Path) -> None:
+    """Seen: for an unknown job and for an unreachable controller alike, exit 0, no jobs, no errors."""
+    unknown = scontrol(tmp_path, job_7=jobs(), jobs=jobs(job(9, "RUNNING"), update=ANSWERED))
+    assert isinstance(unknown.job(7, within=20), Gone)
+    nobody_there = scontrol(tmp_path, job_7=jobs(), jobs=jobs())
+    assert isinstance(nobody_there.job(7, within=20), Unknown)
+    came_back = scontrol(tmp_path, job_7=jobs(), jobs=jobs(job(7, "RUNNING"), update=ANSWERED))
+    assert isinstance(came_back.job(7, within=20), Found)
+    with_error = scontrol(tmp_path, job_7=jobs(), jobs=jobs(update=ANSWERED, errors=("some",)))
+    assert isinstance(with_error.job(7, within=20), Unknown)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"print": ""},
+        {"print": "[]"},
+        {"print": "slurm_load_jobs error: Unable to contact slurm controller"},
+        {**jobs(job(7, "COMPLETED")), "rc": 1},
+        {"jobs": [{"job_id": 7}]},
+        {"jobs": None},
+        {**jobs(job(7, "COMPLETED")), "sleep": 20},
+    ],
+    ids=["empty", "list", "text", "exit-1", "no-state", "null", "late"],
+)
+def test_what_cannot_be_read_is_no_answer(tmp_path: Path, answer: dict[str, Any]) -> None:
+    assert isinstance(scontrol(tmp_path, job_7=answer).job(7, within=6), Unknown)
+
+
+def test_a_command_that_is_not_there_is_no_answer() -> None:
+    assert isinstance(Scontrol(("/nonexistent/scontrol",)).job(7, within=5), Unknown)
+
+
+def test_a_node(tmp_path: Path) -> None:
+    body = {"name": "n1", "state": ["MIXED"], "gres": "gpu:h100:2,shard:h100:16"}
+    used = {"gres_used": "gpu:h100:1(IDX:0),shard:h100:0(-/8,0/8)"}
+    asked = scontrol(tmp_path, node_n1={"nodes": [body | used], "last_update": ANSWERED}, node_n2={"nodes": []})
+    assert asked.node("n1", within=20) == Found(NodeFacts(frozenset({"MIXED"}), frozenset({0})))
+    assert isinstance(asked.node("n2", within=20), Unknown)
+    without = scontrol(tmp_path, node_n1={"nodes": [body | {"gres_used": "gpu:h100:1"}]})
+    assert isinstance(without.node("n1", within=20), Unknown), "counted, and nobody knows which"
+
+
+@pytest.mark.parametrize(
+    ("used", "indices"),
+    [
+        ("gpu:h100:0(IDX:N/A),shard:h100:2(2/8,0/8)", set()),
+        ("gpu:h100:1(IDX:1),shard:2(2/8,-/8)", {1}),
+        ("gpu:h100:2(IDX:0-1)", {0, 1}),
+        ("gpu:h100_0:0(IDX:),gpu:h100_1:1(IDX:1)", {1}),
+    ],
+)
+def test_gpus_in_use(used: str, indices: set[int]) -> None:
+    assert used_gpus("gpu:h100:2,shard:h100:16", used) == indices

@@ -1,0 +1,226 @@
+"""Prolog and epilog as slurmd runs them: every row of docs/reference/slurm-prolog.md, by a real socket."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dynamig.protocol.loans import Borrower
+from tests.integration.driver.lending import FakeSlurmCommands, LendingNode
+
+SCRIPTS = Path(__file__).parents[3] / "deploy/slurm"
+PROLOG, EPILOG = SCRIPTS / "prolog.d/50-dynamig", SCRIPTS / "epilog.d/50-dynamig"
+COMMAND = Path(sys.executable).with_name("dynamig")
+OTHER = Borrower(8, "s8", 0)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LendingNode]:
+    node = LendingNode(tmp_path)
+    node.serve()
+    yield node
+    node.close()
+
+
+def start(script: Path, node: LendingNode, slurm: FakeSlurmCommands, **more: str) -> subprocess.Popen[str]:
+    """The script with the environment that slurmd gives it, plus where things are in this test."""
+    environment = {
+        "PATH": f"{slurm.bin}{os.pathsep}{os.environ['PATH']}",
+        "DYNAMIG": str(COMMAND),
+        "DYNAMIG_SOCKET": str(node.socket),
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_SLUID": "s7",
+        "SLURM_JOB_RESTART_COUNT": "0",
+        "SLURM_JOB_GPUS": "0",
+        **more,
+    }
+    return subprocess.Popen([str(script)], env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def run(script: Path, node: LendingNode, slurm: FakeSlurmCommands, **more: str) -> tuple[int, str]:
+    process = start(script, node, slurm, **more)
+    _, said = process.communicate(timeout=80)
+    return process.returncode, said
+
+
+def take(node: LendingNode) -> None:
+    """A pod has a slice of GPU 0."""
+    node.service.prepare(node.held("a", node.part()), deadline=time.monotonic() + 5)
+
+
+def test_a_job_without_gpus_costs_nothing(node: LendingNode, tmp_path: Path) -> None:
+    slurm = FakeSlurmCommands(tmp_path)
+    assert run(PROLOG, node, slurm, SLURM_JOB_GPUS="") == (0, "")
+    assert run(EPILOG, node, slurm, SLURM_JOB_GPUS="") == (0, "")
+    assert slurm.asked(but=()) == []
+
+
+def test_free_gpus_are_lent_and_given_back_and_slurm_is_not_asked(node: LendingNode, tmp_path: Path) -> None:
+    slurm = FakeSlurmCommands(tmp_path)
+    assert run(PROLOG, node, slurm, SLURM_JOB_GPUS="0,1") == (0, "")
+    assert node.lent() == {0: 7, 1: 7}
+    assert slurm.asked(but=()) == []
+    status, said = run(EPILOG, node, slurm, SLURM_JOB_GPUS="0,1", SLURM_JOB_RESTART_COUNT="1")
+    assert status == 0
+    assert "is given back" in said
+    assert node.lent() == {}
+
+
+def test_what_leaves_in_time_is_waited_for(node: LendingNode, tmp_path: Path) -> None:
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path, prolog_timeout=60)
+    prolog = start(PROLOG, node, slurm)
+    while not slurm.asked():
+        time.sleep(0.1)
+    time.sleep(2)
+    assert prolog.poll() is None
+    node.service.unprepare("a")
+    assert prolog.wait(30) == 0
+    assert node.lent() == {0: 7}
+    assert slurm.asked() == ["scontrol show config"]
+
+
+def test_a_batch_job_is_requeued_once_the_time_is_over(node: LendingNode, tmp_path: Path) -> None:
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path)
+    status, said = run(PROLOG, node, slurm)
+    assert status == 0
+    assert "requeued" in said
+    assert "claim-a" in said
+    assert node.lent() == {}
+    assert slurm.asked() == ["scontrol show config", "scontrol update JobId=7 Requeue=1", "scontrol requeue 7"]
+
+
+def test_an_interactive_job_is_cancelled_and_its_user_told_why(node: LendingNode, tmp_path: Path) -> None:
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path, kind="srun")
+    status, _ = run(PROLOG, node, slurm, DYNAMIG_WAIT="0")
+    assert status == 0
+    notify, cancel = [line for line in slurm.asked() if "requeue" not in line.lower()]
+    assert notify.startswith("scontrol notify 7 dynamig: not lent: ")
+    assert "claim-a" in notify
+    assert cancel == "scancel 7"
+    assert slurm.job()["state"] == "COMPLETING"
+
+
+def test_a_requeue_that_is_not_seen_leads_to_a_cancel(node: LendingNode, tmp_path: Path) -> None:
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path, requeue="says so only")
+    status, said = run(PROLOG, node, slurm, DYNAMIG_WAIT="0")
+    assert status == 0
+    assert "cancelled" in said
+
+
+def test_a_job_that_cannot_be_turned_away_closes_the_node(node: LendingNode, tmp_path: Path) -> None:
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path, kind="srun", cancel="says so only")
+    status, said = run(PROLOG, node, slurm, DYNAMIG_WAIT="0")
+    assert status == 1
+    assert "neither" in said
+    assert node.lent() == {}
+
+
+def test_without_slurmctld_the_node_is_closed(node: LendingNode, tmp_path: Path) -> None:
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path, controller="away")
+    status, _ = run(PROLOG, node, slurm, DYNAMIG_WAIT="0")
+    assert status == 1
+
+
+def test_without_slurmctld_free_gpus_are_lent(node: LendingNode, tmp_path: Path) -> None:
+    assert run(PROLOG, node, FakeSlurmCommands(tmp_path, controller="away")) == (0, "")
+    assert node.lent() == {0: 7}
+
+
+@pytest.mark.parametrize("kind", ["batch", "srun"])
+def test_without_a_driver_the_job_is_turned_away(node: LendingNode, tmp_path: Path, kind: str) -> None:
+    node.close()
+    slurm = FakeSlurmCommands(tmp_path, kind=kind)
+    status, said = run(PROLOG, node, slurm, DYNAMIG_WAIT="1")
+    assert status == 0
+    assert "no driver answers" in said
+    assert slurm.job()["state"] == "COMPLETING"
+
+
+def test_without_the_command_the_job_is_turned_away(node: LendingNode, tmp_path: Path) -> None:
+    slurm = FakeSlurmCommands(tmp_path)
+    status, _ = run(PROLOG, node, slurm, DYNAMIG="/nonexistent/dynamig")
+    assert status == 0
+    assert "scontrol requeue 7" in slurm.asked()
+
+
+def test_a_driver_that_starts_in_time_lends(node: LendingNode, tmp_path: Path) -> None:
+    node.close()
+    prolog = start(PROLOG, node, FakeSlurmCommands(tmp_path), DYNAMIG_WAIT="30")
+    time.sleep(5)
+    node.serve()
+    assert prolog.wait(40) == 0
+    assert node.lent() == {0: 7}
+
+
+def test_what_waiting_cannot_help_is_not_waited_for(node: LendingNode, tmp_path: Path) -> None:
+    slurm = FakeSlurmCommands(tmp_path)
+    status, said = run(PROLOG, node, slurm, SLURM_JOB_GPUS="0,5", DYNAMIG_WAIT="1000")
+    assert status == 0
+    assert "index 5 is not in this node's device map" in said
+    assert node.lent() == {}
+
+
+def test_a_job_that_was_cancelled_while_its_prolog_waited_is_not_requeued(node: LendingNode, tmp_path: Path) -> None:
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path, state="CANCELLED")
+    status, said = run(PROLOG, node, slurm, DYNAMIG_WAIT="0")
+    assert status == 0
+    assert "had ended by itself" in said
+    assert slurm.asked() == []
+
+
+def test_a_prolog_that_is_killed_while_it_waits_gets_nothing(node: LendingNode, tmp_path: Path) -> None:
+    take(node)
+    environment = {**os.environ, "DYNAMIG_SOCKET": str(node.socket)}
+    args = (
+        "driver",
+        "lend",
+        "--socket",
+        str(node.socket),
+        "--job",
+        "7",
+        "--sluid",
+        "s7",
+        "--gpus",
+        "0",
+        "--wait",
+        "60",
+    )
+    client = subprocess.Popen([str(COMMAND), *args], env=environment, stderr=subprocess.PIPE)
+    time.sleep(4)
+    assert client.poll() is None
+    client.kill()
+    client.communicate()
+    time.sleep(2)
+    node.service.unprepare("a")
+    time.sleep(1)
+    assert node.lent() == {}
+    node.lender.give_back(OTHER)
+    node.lend(OTHER, 0)
+    assert node.lent() == {0: 8}
+
+
+def test_the_epilog_without_a_driver_says_so_and_succeeds(node: LendingNode, tmp_path: Path) -> None:
+    slurm = FakeSlurmCommands(tmp_path)
+    assert run(PROLOG, node, slurm)[0] == 0
+    node.close()
+    status, said = run(EPILOG, node, slurm)
+    assert status == 0
+    assert "the driver asks slurmctld" in said
+    assert node.lent() == {0: 7}, "kept until slurmctld says that the job is over"
+    node.restart()
+    node.slurm.says(Borrower(7, "s7", 0), "COMPLETED")
+    node.lender.ask()
+    assert node.lent() == {}

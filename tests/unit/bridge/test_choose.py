@@ -1,0 +1,108 @@
+"""Devices for a set on one GPU: what fits beside what is held, what the shards pay for, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dynamig.bridge.choose import WorldChooser
+from dynamig.bridge.plan import Choice, NoChoice
+from dynamig.bridge.world import HoldNote, SetClaim, World, read_set_claim
+from dynamig.protocol import names
+from tests.unit.bridge.stage import gpu, published
+
+GPU = gpu("n1", 0)
+POOL = published()[GPU].name
+CLASSES = {
+    "mig.nvidia.com": {
+        "metadata": {"name": "mig.nvidia.com"},
+        "spec": {"selectors": [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].type == 'mig'"}}]},
+    }
+}
+
+
+def claim(uid: str, profile: str, **status: Any) -> SetClaim:
+    selector = {"cel": {"expression": f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"}}
+    request = {"name": "mig", "exactly": {"deviceClassName": "mig.nvidia.com", "selectors": [selector]}}
+    body: Mapping[str, Any] = {
+        "metadata": {"namespace": "ns", "name": uid, "uid": uid, **status.pop("metadata", {})},
+        "spec": {"devices": {"requests": [request]}},
+        "status": status,
+    }
+    return read_set_claim(body, names.DRIVER_NAME)
+
+
+def allocated(uid: str, device: str) -> SetClaim:
+    result = {"request": "mig", "driver": names.DRIVER_NAME, "pool": POOL, "device": device}
+    return claim(uid, "any", allocation={"devices": {"results": [result]}})
+
+
+def leaving(uid: str, device: str) -> SetClaim:
+    """Deallocated, and its instance may still live: only the note on the claim says so."""
+    note = HoldNote("set", 1, None, GPU, ((POOL, device),)).to_json()
+    return claim(uid, "any", metadata={"finalizers": [names.HELD], "annotations": {names.HOLD: note}})
+
+
+def world(*others: SetClaim) -> World:
+    return World(
+        now=0.0,
+        pods={},
+        claims={c.view.ref.uid: c for c in others},
+        pools=published(),
+        classes=CLASSES,
+        nodes={},
+        jobs=(),
+        slurm_nodes={},
+    )
+
+
+def choose(wanted: str, *others: SetClaim, most: int | None = None) -> Choice | NoChoice:
+    return WorldChooser(world(*others), names.DRIVER_NAME)([claim("me", wanted)], GPU, most=most)
+
+
+def device_of(choice: Choice | NoChoice) -> str:
+    assert isinstance(choice, Choice), choice
+    (pick,) = choice.picks
+    assert pick.claim_uid == "me"
+    return pick.device
+
+
+def test_the_placement_that_loses_the_fewest_and_its_cost() -> None:
+    found = choose("3g.40gb")
+    assert device_of(found) == "gpu-0-mig-3g40gb-9-4"
+    assert isinstance(found, Choice)
+    assert found.cost == 3
+
+
+def test_beside_what_is_allocated_and_what_is_still_leaving() -> None:
+    assert device_of(choose("3g.40gb", allocated("a", "gpu-0-mig-3g40gb-9-4"))) == "gpu-0-mig-3g40gb-9-0"
+    assert device_of(choose("3g.40gb", leaving("a", "gpu-0-mig-3g40gb-9-4"))) == "gpu-0-mig-3g40gb-9-0"
+    found = choose("4g.40gb", leaving("a", "gpu-0-mig-1g10gb-19-2"))
+    assert isinstance(found, NoChoice)
+    assert found.ever
+
+
+def test_only_what_the_held_shards_pay_for() -> None:
+    left = allocated("a", "gpu-0-mig-1g10gb-19-6")
+    assert isinstance(choose("3g.40gb", left, most=3), NoChoice), "only the left half is free, and it costs 4"
+    found = choose("3g.40gb", left, most=4)
+    assert isinstance(found, Choice)
+    assert found.cost == 4
+
+
+def test_a_held_device_that_costs_more_than_we_have_is_not_forgotten() -> None:
+    found = choose("3g.40gb", allocated("a", "gpu-0-mig-4g40gb-5-0"), most=3)
+    assert device_of(found) == "gpu-0-mig-3g40gb-9-4"
+    assert isinstance(choose("1g.10gb", allocated("a", "gpu-0-mig-7g80gb-0-0"), most=1), NoChoice)
+
+
+def test_a_held_device_that_is_not_published_closes_the_gpu() -> None:
+    found = choose("1g.10gb", allocated("a", "gpu-0-mig-of-another-time"))
+    assert isinstance(found, NoChoice)
+    assert "not published" in found.why
+
+
+def test_a_profile_that_does_not_exist_is_told_in_words() -> None:
+    found = choose("5g.60gb")
+    assert isinstance(found, NoChoice)
+    assert "mig" in found.why

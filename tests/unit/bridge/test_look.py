@@ -1,0 +1,83 @@
+"""Which nodes may be acted on, and which pods are the bridge's."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynamig.bridge.config import load
+from dynamig.bridge.look import FRESH, checked, node_view, slurm_pods
+from dynamig.errors import Refused
+from dynamig.protocol import names
+from dynamig.protocol.slurm_jobs import SlurmGpu, SlurmNode, SlurmNodeName
+
+NOW = 1_800_000_000.0
+N1 = SlurmNodeName("n1")
+
+
+def lease(age: float = 1.0, **changes: Any) -> dict[str, Any]:
+    device_map = {"v": 1, "source": "minors", "gpus": {"0": "GPU-0", "1": "GPU-1"}}
+    report = {"v": 1, "registered": True, "claims": ["u1"], "deviceMap": device_map, **changes}
+    renewed = datetime.fromtimestamp(NOW - age, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {"metadata": {"annotations": {names.REPORT: json.dumps(report)}}, "spec": {"renewTime": renewed}}
+
+
+def slurm_node(*indices: int) -> SlurmNode:
+    return SlurmNode(N1, True, tuple(SlurmGpu(i, 7, 0, False) for i in indices))
+
+
+def test_a_node_that_reports_and_agrees_with_slurm_is_ready() -> None:
+    node = checked(node_view("n1", N1, lease(), NOW), slurm_node(0, 1))
+    assert node.ready
+    assert node.claims == {"u1"}
+    assert node.map == {0: "GPU-0", 1: "GPU-1"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (None, "never reported"),
+        (lease(age=FRESH + 1), "last reported"),
+        (lease(registered=False), "not registered"),
+        (lease(deviceMap=None), "no map"),
+        (lease(deviceMap={"v": 99}), "cannot be read"),
+        ({"metadata": {}, "spec": {}}, "cannot be read"),
+    ],
+)
+def test_a_node_that_cannot_be_acted_on_says_why(seen: dict[str, Any] | None, why: str) -> None:
+    node = checked(node_view("n1", N1, seen, NOW), slurm_node(0, 1))
+    assert not node.ready
+    assert why in node.why_not
+
+
+@pytest.mark.parametrize("slurm", [None, slurm_node(0), slurm_node(0, 1, 2)])
+def test_a_node_whose_map_and_slurm_disagree_is_out_of_use(slurm: SlurmNode | None) -> None:
+    node = checked(node_view("n1", N1, lease(), NOW), slurm)
+    assert not node.ready
+    assert "Slurm" in node.why_not
+
+
+def test_only_pods_with_claims_in_labelled_namespaces() -> None:
+    def pod(namespace: str, uid: str, claims: bool) -> dict[str, Any]:
+        spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "x"}]} if claims else {}
+        return {"metadata": {"namespace": namespace, "name": uid, "uid": uid}, "spec": spec}
+
+    namespaces: list[dict[str, Any]] = [
+        {"metadata": {"name": "hpc", "labels": {names.SCHEDULER_LABEL: "slurm"}}},
+        {"metadata": {"name": "free"}},
+    ]
+    found = slurm_pods([pod("hpc", "a", True), pod("hpc", "b", False), pod("free", "c", True)], namespaces)
+    assert list(found) == ["a"]
+
+
+def test_every_error_of_a_configuration_is_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "bridge.yaml"
+    path.write_text("slurm: {url: x, user: root, tokenFile: relative}\naccounts: {a: {minutes: 0}}\ntypo: 1\n")
+    with pytest.raises(Refused) as told:
+        load(path)
+    for field in ("slurm.tokenFile", "defaultAccount", "accounts.a.user", "accounts.a.minutes", "typo"):
+        assert field in told.value.what

@@ -1,0 +1,258 @@
+"""What shows an instance to be ours, and what does not: other boots, other UUIDs, places that were only wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dynamig.driver import recovery
+from dynamig.driver.catalog import build
+from dynamig.driver.config import GpuPolicies, GpuPolicy, Policy
+from dynamig.driver.journal import FileJournal
+from dynamig.errors import Conflict, DynamigError, Unavailable
+from dynamig.mig import GiId, GpuUuid, Partition
+from dynamig.protocol import names
+from dynamig.protocol.gpus import LiveInstance, MigMode
+from dynamig.protocol.lifecycle import State
+from dynamig.protocol.records import ClaimRecord
+from dynamig.protocol.seen import Found
+from tests.unit.driver.bench_node import NODE, BenchNode
+from tests.unit.driver.test_recovery import DiesAt, repair, until_killed
+
+ONE = "1g.10gb"
+
+
+def partition_of(node: BenchNode, device: tuple[str, str]) -> Partition:
+    found = node.catalog().find(*device)[1].partition
+    assert found is not None
+    return found
+
+
+def uuid_of(node: BenchNode, gpu: int = 0) -> GpuUuid:
+    return node.gpus.readings()[gpu].uuid
+
+
+def planned(node: BenchNode) -> tuple[recovery.Action, ...]:
+    live = {uuid_of(node): node.live()}
+    return recovery.plan_recovery(node.journal.records(), live, node.nodes.boot, node.cdi.claims()).actions
+
+
+# -- whose is it -----------------------------------------------------------------------------------------------
+
+
+def test_undoing_a_claim_of_several_devices_leaves_what_somebody_put_at_a_place_not_yet_taken() -> None:
+    node = BenchNode.with_gpus()
+    first, second = node.device(ONE, 0), node.device(ONE, 3)
+    create = node.gpus.create_gpu_instance
+    foreign: list[GiId] = []
+
+    def crowded(gpu: GpuUuid, partition: Partition) -> GiId:
+        made = create(gpu, partition)
+        if not foreign:
+            foreign.append(create(gpu, partition_of(node, second)))
+            node.gpus.create_compute_instance(gpu, foreign[0])
+        return made
+
+    node.gpus.create_gpu_instance = crowded  # type: ignore[method-assign]
+    with pytest.raises(DynamigError, match="not made by dynamig"):
+        node.prepare(node.allocated("a", first, second))
+    assert [i.gi_id for i in node.live()] == foreign
+
+
+def test_an_intent_of_another_boot_proves_nothing() -> None:
+    node = BenchNode.with_gpus()
+    device = node.device(ONE, 0)
+    ref = node.allocated("a", device)
+    assert until_killed(node, DiesAt(3, after=False), lambda: node.prepare(ref)), "dies before the instance is made"
+    assert node.journal.records()["a"].state is State.INTENDED
+    node.gpus.reboot()
+    node.nodes.boot = "boot-2"
+    foreign = node.gpus.foreign(uuid_of(node), partition_of(node, device))
+    node.restart()
+    repair(node)
+    assert [i.gi_id for i in node.live()] == [foreign]
+
+
+def test_a_gpu_instance_without_compute_instance_is_not_a_prepared_claims() -> None:
+    node = BenchNode.with_gpus()
+    device = node.device(ONE, 0)
+    node.prepare(node.allocated("a", device))
+    node.gpus.reboot()
+    node.gpus.create_gpu_instance(uuid_of(node), partition_of(node, device))  # the same id, made by hand
+    node.service.unprepare("a")
+    assert len(node.live()) == 1
+
+
+@pytest.mark.parametrize("remade", [True, False], ids=["remade-by-hand", "compute-instance-gone"])
+def test_a_prepared_claim_whose_device_is_not_what_was_prepared_is_noticed(remade: bool) -> None:
+    node = BenchNode.with_gpus()
+    device = node.device(ONE, 0)
+    node.prepare(node.allocated("a", device))
+    if remade:
+        node.gpus.reboot()
+        node.gpus.foreign(uuid_of(node), partition_of(node, device))
+    else:
+        (instance,) = node.live()
+        node.gpus.destroy_compute_instance(uuid_of(node), instance.gi_id, instance.compute[0].ci_id)
+    assert [type(a).__name__ for a in planned(node)] == ["Retire"]
+
+
+def test_a_retirement_that_was_planned_on_a_wrong_answer_is_not_run() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    running = node.live()
+    (action,) = recovery.plan_recovery(node.journal.records(), {uuid_of(node): []}, node.nodes.boot, ["a"]).actions
+    assert isinstance(action, recovery.Retire)
+    assert not node.service.retire(action.record), "the instance is there at a second look"
+    assert node.live() == running
+
+
+# -- when the hardware cannot be asked ----------------------------------------------------------------------------
+
+
+def test_a_gpu_that_was_replaced_while_the_node_was_off_keeps_no_claim() -> None:
+    node = BenchNode.with_gpus(2)
+    ref = node.allocated("a", node.device(ONE, 0, gpu=1))
+    node.prepare(ref)
+    gone = uuid_of(node, 1)
+    node.gpus.reboot()
+    node.nodes.boot = "boot-2"
+    del node.gpus._readings[gone]
+    instances = node.gpus.instances
+
+    def absent(gpu: GpuUuid) -> object:
+        if gpu == gone:
+            raise Unavailable("NOT_FOUND", "no such GPU")
+        return instances(gpu)
+
+    node.gpus.instances = absent  # type: ignore[method-assign,assignment]
+    node.restart()
+    node.service.unprepare("a")
+    node.claims.deallocate(ref, delete=True)
+    assert node.service.settle("a")
+
+
+def test_a_full_disk_does_not_stop_an_unprepare() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device(ONE, 0))
+    node.prepare(ref)
+    write = node.journal.write
+
+    def full(record: ClaimRecord) -> None:
+        raise Unavailable("JOURNAL_UNWRITABLE", "no space left on device")
+
+    node.journal.write = full  # type: ignore[method-assign]
+    node.service.unprepare("a")
+    assert node.live() == []
+    assert node.journal.records() == {}, "removing a file frees space; the claim's finalizer tells of it"
+    node.journal.write = write  # type: ignore[method-assign]
+    node.claims.deallocate(ref, delete=True)
+    node.restart()
+    repair(node)
+    assert not isinstance(node.claims.get(ref), Found)
+
+
+def test_an_instance_that_somebody_made_after_ours_was_seen_gone_keeps_no_finalizer() -> None:
+    node = BenchNode.with_gpus()
+    device = node.device(ONE, 0)
+    ref = node.allocated("a", device)
+    node.prepare(ref)
+    node.service.unprepare("a")
+    node.gpus.foreign(uuid_of(node), partition_of(node, device))
+    node.claims.deallocate(ref, delete=True)
+    assert node.service.settle("a")
+
+
+# -- damaged records --------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_record_is_evidence_and_of_its_claim_nothing_is_concluded(tmp_path: Path) -> None:
+    node = BenchNode.with_gpus()
+    node.journal = FileJournal(tmp_path / "claims")  # type: ignore[assignment]
+    node.restart()
+    ref = node.allocated("a", node.device(ONE, 0))
+    node.prepare(ref)
+    path = tmp_path / "claims/a.json"
+    path.write_bytes(path.read_bytes()[:-7])
+    damaged = path.read_bytes()
+    node.journal = FileJournal(tmp_path / "claims")  # type: ignore[assignment]
+    node.restart()
+    repair(node)
+    assert path.read_bytes() == damaged
+    assert "a" in node.cdi.specs, "its pod may be running"
+    assert len(node.live()) == 1
+
+
+# -- policy and mode change under a claim --------------------------------------------------------------------------
+
+
+def test_a_claim_is_adopted_and_let_go_although_its_device_is_no_longer_offered() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device(ONE, 0))
+    assert until_killed(node, DiesAt(1, after=True), lambda: node.prepare(ref)), "dies right after the finalizer"
+    node.policies = GpuPolicies(default=GpuPolicy(policy=Policy.WHOLE))
+    node.restart()
+    node.claims.deallocate(ref, delete=True)
+    repair(node)
+    assert not isinstance(node.claims.get(ref), Found)
+
+
+def test_a_prepared_claim_is_answered_whatever_else_has_changed() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device(ONE, 0))
+    first = node.prepare(ref)
+    node.policies = GpuPolicies(default=GpuPolicy(policy=Policy.WHOLE))
+    node.restart()
+    assert node.prepare(ref) == first
+    node.claims._objects["ns", "claim-a"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert node.prepare(ref) == first
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [GpuPolicy(profiles=frozenset({ONE})), GpuPolicy(policy=Policy.WHOLE), GpuPolicy(policy=Policy.IGNORE)],
+    ids=["allow-list", "whole", "ignore"],
+)
+def test_a_held_device_stays_published_after_the_policy_changed(policy: GpuPolicy) -> None:
+    node = BenchNode.with_gpus()
+    pool, device = node.device("4g.40gb", 0)
+    node.prepare(node.allocated("a", (pool, device)))
+    node.policies = GpuPolicies(default=policy)
+    (held,) = [d for d in node.catalog().offers[pool].pool.devices if d.name == device]
+    assert [t.key for t in held.taints] == [names.WITHDRAWN_TAINT]
+    assert held.consumes, "and its counters with it"
+    node.service.unprepare("a")
+    node.journal.forget("a")
+    offers = node.catalog().offers
+    assert pool not in offers or device not in {d.name for d in offers[pool].pool.devices}
+
+
+def test_a_held_whole_gpu_stays_published_after_the_mode_was_switched_by_hand() -> None:
+    node = BenchNode.with_gpus(mode_switch_needs_reset=True, mode=MigMode.OFF)
+    pool, device = node.whole()
+    node.prepare(node.allocated("a", (pool, device)))
+    node.gpus.set_mig_mode(uuid_of(node), on=True)
+    assert device in {d.name for d in node.catalog().offers[pool].pool.devices}
+
+
+def test_a_foreign_instance_withdraws_what_its_engines_leave_no_room_for() -> None:
+    node = BenchNode.with_gpus()
+    offer = node.catalog().offers[f"{NODE}/gpu-0"]
+    media = [d.partition for d in offer.pool.devices if d.partition and offer.profile_name(d.partition) == "1g.10gb+me"]
+    node.gpus.foreign(uuid_of(node), media[-1])
+    foreign: dict[GpuUuid, tuple[LiveInstance, ...]] = {uuid_of(node): tuple(node.live())}
+    marked = build(NODE, node.gpus.readings(), {uuid_of(node): 0}, GpuPolicies(), foreign)
+    (after,) = marked.offers.values()
+    assert [d.name for d in after.pool.devices if d.partition in media and not d.taints] == []
+
+
+# -- what waiting cures -------------------------------------------------------------------------------------------
+
+
+def test_a_conflict_while_the_finalizer_is_put_is_read_again_and_not_an_error() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device(ONE, 0))
+    node.claims.faults.fail("hold", Conflict("CONFLICT", "a second pod reserved the claim"))
+    assert node.prepare(ref, patience=30.0)
+    assert len(node.live()) == 1

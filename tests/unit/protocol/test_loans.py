@@ -1,0 +1,135 @@
+"""Who a run of a job is, what slurmctld's answers prove, and what may be lent."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dynamig.errors import DynamigError, InvariantBroken, Unavailable
+from dynamig.mig import GpuUuid
+from dynamig.protocol.claims import ClaimRef
+from dynamig.protocol.lifecycle import OWNS_HARDWARE, State
+from dynamig.protocol.loans import (
+    UNHEARD,
+    Borrower,
+    JobFacts,
+    JobSeen,
+    Loan,
+    NodeFacts,
+    check_apart,
+    check_lendable,
+    judge,
+    loan_from_json,
+    loan_is_over,
+    loan_to_json,
+)
+from dynamig.protocol.node_report import report_of
+from dynamig.protocol.records import ClaimRecord, DeviceRecord
+from dynamig.protocol.seen import Found, Gone, Seen, Unknown
+
+GPU = GpuUuid("GPU-a")
+RUN = Borrower(7, "first", 0)
+NO_SLUID = Borrower(7, "", 1)
+UP: Seen[NodeFacts] = Found(NodeFacts(frozenset({"IDLE"}), frozenset()))
+USED: Seen[NodeFacts] = Found(NodeFacts(frozenset({"MIXED"}), frozenset({0})))
+SILENT: Unknown = Unknown("no answer")
+
+
+def job(*states: str, sluid: str = "first", restart: int = 0) -> Seen[JobFacts]:
+    return Found(JobFacts(frozenset(states), sluid, restart))
+
+
+def down(state: str) -> Seen[NodeFacts]:
+    return Found(NodeFacts(frozenset({state}), frozenset()))
+
+
+@pytest.mark.parametrize(
+    ("said", "node", "seen"),
+    [
+        (job("RUNNING"), UP, JobSeen.ACTIVE),
+        (job("SUSPENDED"), UP, JobSeen.ACTIVE),
+        (job("PENDING"), UP, JobSeen.ACTIVE),
+        (job("COMPLETED"), UP, JobSeen.ENDED),
+        (job("CANCELLED"), USED, JobSeen.ENDED),  # another job has the GPU already
+        (job("TIMEOUT"), UP, JobSeen.ENDED),
+        (job("CANCELLED", "COMPLETING"), UP, JobSeen.ACTIVE),  # its epilog has not ended
+        (job("PENDING", "COMPLETING", sluid="next", restart=1), UP, JobSeen.ACTIVE),  # seen: requeued, still leaving
+        (job("PENDING", sluid="next", restart=1), UP, JobSeen.OTHER),
+        (job("RUNNING", sluid="stranger"), UP, JobSeen.OTHER),  # the id was given out again
+        (Gone("unknown"), UP, JobSeen.GONE),
+        (Gone("unknown"), USED, JobSeen.SILENT),
+        (Gone("unknown"), SILENT, JobSeen.SILENT),
+        (SILENT, UP, JobSeen.SILENT),
+        (job("COMPLETED"), SILENT, JobSeen.SILENT),
+        *((job("NODE_FAIL"), down(state), JobSeen.SILENT) for state in sorted(UNHEARD)),
+    ],
+)
+def test_what_the_answers_prove(said: Seen[JobFacts], node: Seen[NodeFacts], seen: JobSeen) -> None:
+    assert judge(RUN, 0, said, node) is seen
+
+
+def test_a_gpu_without_an_index_is_never_seen_free() -> None:
+    assert judge(RUN, None, Gone("unknown"), UP) is JobSeen.SILENT
+
+
+def test_only_an_answer_ends_a_loan() -> None:
+    assert {seen for seen in JobSeen if loan_is_over(seen)} == {JobSeen.ENDED, JobSeen.OTHER, JobSeen.GONE}
+
+
+@pytest.mark.parametrize(
+    ("run", "epilog", "same", "ended"),
+    [
+        (RUN, RUN, True, True),
+        (RUN, Borrower(7, "first", 1), True, True),  # seen: slurmd counts the requeue before the epilog
+        (RUN, Borrower(7, "second", 0), False, False),
+        (RUN, Borrower(8, "first", 0), False, False),
+        (NO_SLUID, NO_SLUID, True, True),
+        (NO_SLUID, Borrower(7, "", 2), False, True),
+        (NO_SLUID, Borrower(7, "", 0), False, False),  # a late epilog of the run before
+        (NO_SLUID, Borrower(7, "any", 1), True, True),  # Slurm was upgraded meanwhile
+    ],
+)
+def test_runs_of_a_job(run: Borrower, epilog: Borrower, same: bool, ended: bool) -> None:
+    assert run.is_same_run(epilog) is same
+    assert run.is_ended_by(epilog) is ended
+
+
+def record(state: State, gpu: GpuUuid = GPU) -> ClaimRecord:
+    device = DeviceRecord("r0", "n1/gpu-0", "gpu-0", gpu, None)
+    return ClaimRecord(ClaimRef("ns", "pod-claim", "u1"), state, (device,), "boot-1", 1.0)
+
+
+@pytest.mark.parametrize("state", State)
+def test_what_owns_hardware_is_not_lent_and_what_does_not_is(state: State) -> None:
+    if state in OWNS_HARDWARE:
+        with pytest.raises(Unavailable, match="ns/pod-claim"):
+            check_lendable(GPU, RUN, {}, [record(state)], [])
+        with pytest.raises(InvariantBroken):
+            check_apart([GPU], [record(state)])
+    else:
+        check_lendable(GPU, RUN, {}, [record(state)], [])
+        check_apart([GPU], [record(state)])
+    check_lendable(GPU, RUN, {}, [record(state, GpuUuid("GPU-b"))], [])
+    check_apart([GPU], [record(state, GpuUuid("GPU-b"))])
+
+
+def test_lent_to_one_run_only() -> None:
+    loans = {GPU: Loan(GPU, RUN, 1.0)}
+    check_lendable(GPU, RUN, loans, [], [])
+    with pytest.raises(Unavailable, match="lent to Slurm job 7"):
+        check_lendable(GPU, Borrower(7, "second", 1), loans, [], [])
+
+
+def test_on_disk() -> None:
+    loan = Loan(GPU, RUN, 12.5)
+    assert loan_from_json(json.loads(json.dumps(loan_to_json(loan)))) == loan
+    with pytest.raises(DynamigError, match="version 2"):
+        loan_from_json({**loan_to_json(loan), "v": 2})
+
+
+def test_in_the_lease() -> None:
+    plain = json.loads(report_of("b", 1, True, []).to_json())
+    assert set(plain) == {"v", "bootId", "sequence", "registered", "claims"}, "as it was on nodes without Slurm"
+    lent = json.loads(report_of("b", 1, True, [], None, [Loan(GPU, RUN, 1.0)]).to_json())
+    assert lent["loans"] == [loan_to_json(Loan(GPU, RUN, 1.0))]
