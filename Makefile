@@ -12,31 +12,34 @@ LAB_ARGS ?=
 .PHONY: help demo test check lint unit property integration e2e lab-up lab-down lab-status bench proto lock clean
 
 help: ## This list
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / && !seen[$$1]++ {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: venv emulator ## Pods get their own MIG slices on real daemons: shown live, checked at the end
 	$(PYTHON) -m examples.demo
 
-test: check property integration e2e ## Everything, lab included (first run builds Kubernetes: about 7 minutes)
+# The recipe is in emulator/emulator.mk.
+emulator: ## The NVML emulator and its lister alone: build/libnvidia-ml.so.1, build/nvml-list
 
-check: venv emulator lint unit ## Fast ring: style, types, layers, unit tests (under a minute)
+test: check property integration e2e ## All rings below, lab included (the first run builds Kubernetes: about 8 minutes)
 
-lint: venv
+check: venv emulator lint unit ## Fast ring for every change: lint and unit (about a minute)
+
+lint: venv ## Style, types, layers
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy src lab tests bench examples emulator
 	.venv/bin/lint-imports --no-logo
 
-unit: venv emulator
+unit: venv emulator ## Decisions on values and fakes, nothing outside the process
 	$(PYTEST) tests/unit -q
 
-property: venv emulator
+property: venv emulator ## Random geometries, claims and orders against models
 	$(PYTEST) tests/property -q
 
-integration: venv emulator
+integration: venv emulator ## Adapters and emulator against real NVML clients, sockets and processes
 	$(PYTEST) tests/contract tests/integration -q
 
-e2e: venv emulator lab-up
+e2e: venv emulator lab-up ## Pods and jobs in the lab, with faults
 	$(PYTEST) tests/e2e -v --durations=10 --timeout=420  # the kubelet retries after 80 s
 
 lab-up: venv emulator ## Real etcd, Kubernetes and two nodes with emulated GPUs; continues where it stopped

@@ -43,6 +43,7 @@ BENCHES = (
     Bench("prepare", "What the driver adds to a prepare and an unprepare", "bench.prepare"),
     Bench("start", "Driver start with 8 GPUs and 56 prepared claims", "bench.start"),
     Bench("first_fit_order", "Packing by the published order of placements", "bench.packing"),
+    Bench("allocate", "The allocator beside Kubernetes' own", "bench.allocate"),
     Bench("memory", "What a running driver costs its node, on the lab", "bench.memory"),
 )
 

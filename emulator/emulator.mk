@@ -3,6 +3,9 @@ BUILD ?= build
 PYTHON ?= .venv/bin/python
 CC ?= cc
 
+# One line for each file; `make V=1 emulator` shows the commands.
+QUIET := $(if $(V),,@)
+
 EMULATOR_OUT := $(BUILD)/emulator
 EMULATOR_SOURCES := $(wildcard emulator/src/*.c)
 EMULATOR_OBJECTS := $(EMULATOR_SOURCES:emulator/src/%.c=$(EMULATOR_OUT)/%.o) $(EMULATOR_OUT)/exports.o
@@ -13,7 +16,7 @@ EMULATOR_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=default $(EM
 EMULATOR_INCLUDES := -I$(EMULATOR_OUT) -Iemulator/src -isystem $(EMULATOR_OUT)/include -DNVML_NO_UNVERSIONED_FUNC_DEFS
 
 .PHONY: emulator venv
-emulator: $(BUILD)/libnvidia-ml.so.1 $(BUILD)/nvml-list ## NVML emulator and its lister
+emulator: $(BUILD)/libnvidia-ml.so.1 $(BUILD)/nvml-list
 
 # nvml.h comes with the package nvidia-nvml-dev; where it lies, the package's own list knows.
 $(EMULATOR_OUT)/include/nvml.h: | venv
@@ -23,20 +26,25 @@ $(EMULATOR_OUT)/include/nvml.h: | venv
 	    echo 'nvml.h not found: install nvidia-nvml-dev for $(PYTHON)' >&2; exit 1; }
 
 $(EMULATOR_OUT)/exports.c: emulator/generate.py $(EMULATOR_OUT)/include/nvml.h
-	$(PYTHON) emulator/generate.py $(EMULATOR_OUT)/include/nvml.h $(CC) $(EMULATOR_OUT)
+	@echo "  GEN $(@F)"
+	$(QUIET)$(PYTHON) emulator/generate.py $(EMULATOR_OUT)/include/nvml.h $(CC) $(EMULATOR_OUT)
 
 $(EMULATOR_OUT)/exports.o: $(EMULATOR_OUT)/exports.c emulator/src/emulator.h emulator/src/trace_generic.h emulator/src/layout.h
-	$(CC) $(EMULATOR_CFLAGS) $(EMULATOR_INCLUDES) -Wno-address -c -o $@ $<
+	@echo "  CC  $(<F)"
+	$(QUIET)$(CC) $(EMULATOR_CFLAGS) $(EMULATOR_INCLUDES) -Wno-address -c -o $@ $<
 
 $(EMULATOR_OUT)/%.o: emulator/src/%.c emulator/src/emulator.h emulator/src/layout.h $(EMULATOR_OUT)/exports.c
-	$(CC) $(EMULATOR_CFLAGS) $(EMULATOR_INCLUDES) -c -o $@ $<
+	@echo "  CC  $(<F)"
+	$(QUIET)$(CC) $(EMULATOR_CFLAGS) $(EMULATOR_INCLUDES) -c -o $@ $<
 
 # Linked under another name and moved into place: a running client keeps the file it has mapped.
 $(BUILD)/libnvidia-ml.so.1: $(EMULATOR_OBJECTS)
-	$(CC) -shared $(EMULATOR_SANITIZE) -Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=$(EMULATOR_OUT)/exports.map \
+	@echo "  LD  $(@F)"
+	$(QUIET)$(CC) -shared $(EMULATOR_SANITIZE) -Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=$(EMULATOR_OUT)/exports.map \
 	    -Wl,--no-undefined -Wl,-z,relro -o $@.new $(EMULATOR_OBJECTS)
-	mv $@.new $@
+	@mv $@.new $@
 
 $(BUILD)/nvml-list: emulator/list/nvml_list.c $(EMULATOR_OUT)/include/nvml.h
-	$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(EMULATOR_WARNINGS) -isystem $(EMULATOR_OUT)/include -o $@.new $< -ldl
-	mv $@.new $@
+	@echo "  CC  $(<F)"
+	$(QUIET)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(EMULATOR_WARNINGS) -isystem $(EMULATOR_OUT)/include -o $@.new $< -ldl
+	@mv $@.new $@

@@ -1,4 +1,4 @@
-"""`python -m lab`: up, down, status, logs, start, stop, kubectl, env."""
+"""`python -m lab`: up, down, status, logs, start, stop, kill, kubectl, slurm, env."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dynamig.cli.output import survive_any_encoding
 from dynamig.errors import DynamigError, Refused
 from lab.commands import clean_env
+from lab.components import DriverFiles
+from lab.images import TOOL_IMAGE
 from lab.lab import DEFAULT_GPUS, DEFAULT_NODES, Lab, Status, default_dir, take_down
 from lab.machines import tail_follow
+from lab.preflight import AS_ROOT, need_root
 from lab.progress import Reporter
 from lab.spec import gpus_per_node
 
@@ -41,25 +45,34 @@ Dir = Annotated[
     Path | None,
     typer.Option("--dir", help="The lab's folder. Default: $DYNAMIG_LAB_DIR, else .lab in the repository."),
 ]
+Daemon = Annotated[str, typer.Argument(metavar="NAME", help="A daemon, as `status` lists them.")]
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it (128 + SIGINT)."""
 
 
+CONTINUES = "interrupted: `up` continues from here, `down` removes what is there"
+
+
 def main() -> None:
+    survive_any_encoding(sys.stdout, sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a build server's stop is a Ctrl-C
     app()
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Errors that are meant for people are shown as such, and Ctrl-C says what is possible now."""
+def told(interrupted: str = "") -> Iterator[None]:
+    """Errors that are meant for people are shown as such; Ctrl-C says what is possible now, if something is."""
     try:
         yield
     except DynamigError as error:
         err.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
+    except PermissionError as error:
+        err.print(f"[red]error:[/red] {escape(str(error))}; {AS_ROOT}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from error
     except KeyboardInterrupt:
-        err.print("interrupted: `up` continues from here, `down` removes what is there")
+        if interrupted:
+            err.print(interrupted, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -85,8 +98,8 @@ def up(
         typer.Option(help="Prolog.d and epilog.d of Slurm's nodes, like deploy/slurm; drivers then lend GPUs."),
     ] = None,
 ) -> None:
-    """Bring the lab up, or continue from where it stands. Takes about ten minutes the first time."""
-    with told():
+    """Bring the lab up, or continue from where it stands. Takes about 8 minutes the first time."""
+    with told(CONTINUES):
         reporter = Reporter(out)
         names = nodes.split(",") if nodes else list(DEFAULT_NODES)
         wanted = gpus_per_node(names, gpus or [], DEFAULT_GPUS) if nodes or gpus else None
@@ -109,7 +122,8 @@ def down(
     keep_logs: Annotated[bool, typer.Option(help="Leave the folder with the logs.")] = False,
 ) -> None:
     """Stop everything and remove the lab's folder. The caches stay."""
-    with told():
+    with told(CONTINUES):
+        need_root()
         reporter = Reporter(out)
         where = directory or default_dir()
         if take_down(where, reporter, keep_logs=keep_logs):
@@ -119,7 +133,12 @@ def down(
 
 
 @app.command()
-def status(directory: Dir = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def status(
+    directory: Dir = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON list: name, pid, since, ports, log, ready.")
+    ] = False,
+) -> None:
     """Ask every daemon whether it is ready. Exit status 1 if one is not."""
     with told():
         rows = Lab.open(directory or default_dir()).status()
@@ -175,17 +194,36 @@ def logs(
 
 
 @app.command()
-def start(name: str, directory: Dir = None) -> None:
+def start(name: Daemon, directory: Dir = None) -> None:
     """Start one daemon and whatever it needs."""
-    with told():
+    with told(CONTINUES):
         Lab.open(directory or default_dir(), Reporter(out)).start(name)
 
 
 @app.command()
-def stop(name: str, directory: Dir = None) -> None:
+def stop(name: Daemon, directory: Dir = None) -> None:
     """Stop one daemon (TERM, then KILL)."""
     with told():
         Lab.open(directory or default_dir(), Reporter(out)).stop(name)
+
+
+@app.command()
+def kill(
+    name: Daemon,
+    directory: Dir = None,
+    number: Annotated[str, typer.Option("--signal", help="Name or number: KILL, HUP, 15.")] = "KILL",
+) -> None:
+    """Send a daemon a signal, as a crash or an operator would. `start` brings it back."""
+    with told():
+        Lab.open(directory or default_dir()).kill(name, signal_of(number))
+
+
+def signal_of(text: str) -> signal.Signals:
+    """`KILL`, `SIGKILL` or `9`. Raises Refused BAD_SIGNAL."""
+    try:
+        return signal.Signals(int(text)) if text.isdigit() else signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"]
+    except (ValueError, KeyError) as error:
+        raise Refused("BAD_SIGNAL", f"no signal {text!r}", "such as KILL, TERM, HUP, STOP, CONT") from error
 
 
 @app.command(
@@ -221,9 +259,20 @@ def slurm(
 
 @app.command()
 def env(directory: Dir = None) -> None:
-    """Print shell assignments: eval "$(python -m lab env)"."""
+    """Print shell assignments: eval "$(python -m lab env)". Hints for a person go to stderr."""
     with told():
         lab = Lab.open(directory or default_dir())
         typer.echo(f"export DYNAMIG_LAB_DIR={lab.layout.root}")
         typer.echo(f"export KUBECONFIG={lab.admin_kubeconfig}")
-        typer.echo(f'export PATH="{lab.kubectl_path.parent}:$PATH"')
+        typer.echo(f'export PATH="{lab.kubectl_path.parent}:{Path(sys.prefix) / "bin"}:$PATH"')
+        for hint in _hints(lab):
+            typer.echo(hint, err=True)
+
+
+def _hints(lab: Lab) -> Iterator[str]:
+    """What one can do with the lab that its paths must be known for."""
+    yield "kubectl and dynamig talk to the lab now: dynamig gpus, dynamig ps"
+    if lab.spec.with_driver:
+        name = lab.nodes[0]
+        yield f"the driver of {name}: dynamig driver status --config {DriverFiles(lab.layout.node(name)).config}"
+    yield f"a pod of your own: image {TOOL_IMAGE} (busybox, nvml-list), imagePullPolicy: Never"

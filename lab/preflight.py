@@ -15,6 +15,7 @@ from lab import cgroups
 from lab.versions import GO_MINIMUM
 
 GIB = 2**30
+AS_ROOT = "namespaces, mounts and cgroups need root; run as root, in a virtual machine say"
 PROGRAMS = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
@@ -72,7 +73,7 @@ def lacks(facts: Facts, needs: Needs) -> list[Lack]:
     """Pure."""
     found = []
     if not facts.root:
-        found.append(Lack("not root", "namespaces, mounts and cgroups need it; run as root, in a virtual machine say"))
+        found.append(Lack("not root", AS_ROOT))
     elif facts.namespaces is not None:
         found.append(Lack(f"no mount or pid namespaces ({facts.namespaces})", "allow CAP_SYS_ADMIN to this container"))
     if not facts.overlay:
@@ -108,6 +109,12 @@ def check(needs: Needs, cache: Path, lab: Path) -> None:
     if found := lacks(gather(cache, lab), needs):
         listed = "".join(f"\n  - {lack}" for lack in found)
         raise Refused("PREFLIGHT", f"the lab cannot run here:{listed}", "")
+
+
+def need_root() -> None:
+    """Raises: Refused, before anything was stopped or removed: half of that would be worse than nothing."""
+    if os.geteuid() != 0:
+        raise Refused("PREFLIGHT", "not root", AS_ROOT)
 
 
 def gather(cache: Path, lab: Path) -> Facts:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from dynamig.errors import Refused
 from lab import cgroups, folder, ports, processes
 from lab.processes import Record
 from lab.progress import Reporter
@@ -48,8 +50,25 @@ def _end(record: Record) -> None:
         processes.stop_session(record.name, record.identity, HOST_GRACE_S)
 
 
+def _refuse_foreign(found: Sequence[Record]) -> None:
+    for record in found:
+        try:
+            with processes.held(record.identity) as handle:
+                if handle is not None:
+                    signal.pidfd_send_signal(handle, 0)  # asks for the right, sends nothing
+        except ProcessLookupError:
+            continue
+        except PermissionError as error:
+            what = f"{record.name} (process {record.identity.pid}) may not be stopped by this user"
+            raise Refused("NOT_ALLOWED", what, "run as who brought the lab up") from error
+
+
 def take_down(layout: Layout, reporter: Reporter, *, keep_logs: bool) -> None:
-    """Processes, cgroups and files of the lab are gone; mounts and networks went with the processes."""
+    """Processes, cgroups and files of the lab are gone; mounts and networks went with the processes.
+
+    Raises: Refused, before anything is stopped, if one of its processes may not be signalled.
+    """
+    _refuse_foreign(records(layout))
     switch_off(layout, reporter)
     with reporter.task("remove cgroups and files"):
         cgroups.remove(layout)

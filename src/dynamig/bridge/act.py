@@ -48,6 +48,8 @@ class Hands:
                     self._objects.note(claim.view, {names.HOLD: note.to_json()})
             case decide.Submit():
                 self._submit(action)
+            case decide.Describe(job, text):
+                self._jobs.comment(job.key, text)
             case decide.Cancel(job, why):
                 log.info("cancelled", job=job.key.job_id, why=why)
                 self._jobs.cancel(job.key)

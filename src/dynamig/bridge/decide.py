@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, plan_hold
 from dynamig.bridge.world import HoldNote, PodView, SetClaim, World
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
+from dynamig.protocol.device_status import outcomes
 from dynamig.protocol.identity import JobIdentity, surviving
 from dynamig.protocol.slurm_jobs import Ending, Job, JobState
+
+PATIENCE_PREPARE = 600.0
+"""Seconds that a prepare may fail for passing reasons before its pod is ended (P8)."""
 
 PATIENCE_UNSCHEDULABLE = 30.0
 """Seconds that kube-scheduler may say Unschedulable of a committed pod before the allocation is taken back (P7)."""
@@ -45,6 +50,14 @@ class Submit:
     claims: tuple[SetClaim, ...]
     identity: JobIdentity
     plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """The job's comment says this, for people who read squeue."""
+
+    job: Job
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +122,7 @@ class EndPod:
     message: str
 
 
-Action = Tell | Note | Submit | Cancel | Commit | Verify | Ungate | TakeBack | LetGo | Release | EndPod
+Action = Tell | Note | Submit | Describe | Cancel | Commit | Verify | Ungate | TakeBack | LetGo | Release | EndPod
 
 
 def decide_pod(pod: PodView, world: World, choose: Chooser) -> tuple[Action, ...]:
@@ -203,10 +216,32 @@ def _with_job(
         return (Verify(pod, claims, job, world.footprints()),)
     if pod.gated:
         return (Ungate(pod),)
+    if pod.node is not None:
+        return _live(pod, claims, job, world)
     waits = pod.unschedulable_since
-    if pod.node is None and waits is not None and world.now - waits > PATIENCE_UNSCHEDULABLE:
+    if waits is not None and world.now - waits > PATIENCE_UNSCHEDULABLE:
         return (TakeBack(claims, "kube-scheduler cannot place the pod there"),)
     return ()
+
+
+def _live(pod: PodView, claims: tuple[SetClaim, ...], job: Job, world: World) -> tuple[Action, ...]:
+    """A bound pod: its job says what it has; a prepare that failed for good ends it, for a bound pod cannot move."""
+    seen = [o for c in claims for o in outcomes(c.view, world.driver)]
+    for outcome in seen:
+        if outcome.final or (not outcome.prepared and world.now - outcome.since > PATIENCE_PREPARE):
+            return (EndPod(pod, "PrepareFailed", outcome.message),)
+    ready = [o for o in seen if o.prepared]
+    if len(ready) < sum(len(c.view.devices_of(world.driver)) for c in claims):
+        return ()
+    text = f"Kubernetes pod {pod.ref}: " + ", ".join(_device_words(o.data) for o in ready)
+    return (Describe(job, text),) if job.comment != text else ()
+
+
+def _device_words(data: Mapping[str, Any]) -> str:
+    """`1g.10gb at 6 of GPU-..., MIG-...`: no character that readers of squeue stumble on (case C-08)."""
+    if "placement" not in data:
+        return f"whole {data['gpuUUID']}"
+    return f"{data['profile']} at {data['placement']['start']} of {data['gpuUUID']} {data['uuid']}"
 
 
 def _commit(pod: PodView, claims: tuple[SetClaim, ...], job: Job, world: World, choose: Chooser) -> tuple[Action, ...]:

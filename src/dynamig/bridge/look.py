@@ -100,6 +100,7 @@ def world(
     set_claims: list[SetClaim] = [read_set_claim(c, driver) for c in claims]
     return World(
         now=now,
+        driver=driver,
         pods=slurm_pods(pods, namespaces),
         claims={c.view.ref.uid: c for c in set_claims},
         pools=_by_gpu(pools),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -120,6 +120,7 @@ class World:
     ours allocated or carries our finalizer, by UID."""
 
     now: float
+    driver: str
     pods: Mapping[str, PodView]
     claims: Mapping[str, SetClaim]
     pools: Mapping[GpuUuid, PublishedPool]
@@ -127,7 +128,6 @@ class World:
     nodes: Mapping[str, NodeView]
     jobs: Sequence[Job]
     slurm_nodes: Mapping[SlurmNodeName, SlurmNode]
-    account: Account = field(default_factory=lambda: Account())
 
     def claims_of(self, pod: PodView) -> tuple[SetClaim, ...] | None:
         """The pod's claims; None while one of them is not made yet."""
@@ -144,9 +144,6 @@ class World:
             for gpu, pool in self.pools.items()
             for device in pool.devices
         }
-
-    def node_of_gpu(self, gpu: GpuUuid) -> NodeView | None:
-        return next((n for n in self.nodes.values() if gpu in n.map.values()), None)
 
     def jobs_of(self, set_uid: str) -> tuple[Job, ...]:
         return tuple(j for j in self.jobs if j.identity.set_uid == set_uid)

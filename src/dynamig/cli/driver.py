@@ -12,15 +12,17 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from dynamig.cli.output import Json, log_as_json, show
+from dynamig.cli.status import foreign_words, offered, status_text
 from dynamig.driver import control
+from dynamig.driver.catalog import Offer
 from dynamig.driver.config import load
 from dynamig.driver.recovery import describe
 from dynamig.driver.service import Driver, LoanStatus
 from dynamig.errors import Refused, Unavailable
+from dynamig.mig import GpuUuid
 from dynamig.protocol.device_map import map_to_json
 from dynamig.protocol.loans import loan_to_json
 from dynamig.slurm import gres
@@ -64,7 +66,7 @@ def run(config: Config = Path("/etc/dynamig/driver.yaml")) -> None:
 def status(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket = None, json: Json = False) -> None:
     """How the running driver is, and what it offers of each GPU."""
     body = control.ask(_socket(config, socket), "status")
-    show(body, _status_table(body), as_json=json)
+    show(body, status_text(body), as_json=json)
 
 
 @app.command("plan")
@@ -166,7 +168,8 @@ def status_body(driver: Driver) -> Mapping[str, Any]:
                 "migMode": o.reading.mig_mode.value,
                 "devices": len(o.pool.devices),
                 "note": o.why,
-                "foreign": [str(i) for i in state.foreign.get(o.reading.uuid, ())],
+                "offered": offered(o),
+                "foreign": [foreign_words(i, o) for i in state.foreign.get(o.reading.uuid, ())],
             }
             for o in state.offers
         ],
@@ -188,12 +191,21 @@ def _slurm_body(state: LoanStatus) -> Mapping[str, Any]:
 
 
 def plan_body(driver: Driver) -> Mapping[str, Sequence[str]]:
-    planned = driver.plan()
+    planned, state = driver.plan(), driver.status()
+    offers = {o.reading.uuid: o for o in state.offers}
     return {
         "actions": [describe(a) for a in planned.actions],
-        "quarantined": [f"{gpu}: {i}" for gpu, found in planned.quarantined.items() for i in found],
-        "lent": _lent_lines(driver.status().loans),
+        "quarantined": [
+            f"foreign {foreign_words(i, offers.get(gpu))} of {_pool_of(gpu, offers)}: left alone"
+            for gpu, found in planned.quarantined.items()
+            for i in found
+        ],
+        "lent": _lent_lines(state.loans),
     }
+
+
+def _pool_of(gpu: GpuUuid, offers: Mapping[GpuUuid, Offer]) -> str:
+    return f"{offers[gpu].pool.name} ({gpu})" if gpu in offers else gpu
 
 
 def _lent_lines(state: LoanStatus | None) -> Sequence[str]:
@@ -207,21 +219,3 @@ def _socket(config: Path, socket: Path | None) -> Path:
     if socket is not None:
         return socket
     return load(config).socket
-
-
-def _status_table(body: Mapping[str, Any]) -> Table:
-    words = (
-        "ready"
-        if body["ready"]
-        else "not ready: " + ("slices not published yet" if body["registered"] else "not registered with the kubelet")
-    )
-    table = Table(title=f"driver on {body['node']}: {words}", box=None, title_justify="left", pad_edge=False)
-    for column in ("POOL", "PRODUCT", "MINOR", "MIG", "DEVICES", "NOTE"):
-        table.add_column(column)
-    slurm = body["slurm"] or {}
-    for gpu in body["gpus"]:
-        lent = [f"lent to Slurm job {b['job']['id']}" for b in slurm.get("loans", ()) if b["gpu"] == gpu["uuid"]]
-        lent += ["lent, its record cannot be read"] if gpu["uuid"] in slurm.get("damagedLoans", ()) else []
-        note = "; ".join([n for n in (gpu["note"], *gpu["foreign"], *lent) if n])
-        table.add_row(gpu["pool"], gpu["product"], str(gpu["minor"]), gpu["migMode"], str(gpu["devices"]), note)
-    return table

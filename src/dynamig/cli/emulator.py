@@ -271,7 +271,7 @@ def remove_foreign(
     """Whoever made foreign instances takes them away."""
     ended = Emulator(directory).remove_foreign(gpu, gi)
     listed = ", ".join(map(str, ended))
-    text = f"GPU instance {listed} of GPU {gpu} is gone" if ended else f"GPU {gpu} has no foreign instance"
+    text = f"gone from GPU {gpu}: GPU instance {listed}" if ended else f"GPU {gpu} has no foreign instance"
     _done(text, {"gpu": gpu, "removed": list(ended)}, json)
 
 

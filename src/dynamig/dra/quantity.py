@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from dynamig.errors import Refused
 from dynamig.mig import MiB
@@ -16,6 +17,7 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d+))?")
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str | int) -> Fraction:
     """The exact value of a quantity, `40Gi` as well as `1500m` or `2e3`.
 

@@ -6,13 +6,14 @@ Source: resource.k8s.io/v1 AllocatedDeviceStatus. `data` is ours: ids and placem
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from dynamig.errors import DynamigError
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
-from dynamig.protocol.reasons import is_final
+from dynamig.protocol.reasons import FINAL, is_final
 from dynamig.protocol.records import ClaimRecord, DeviceRecord
 
 MESSAGE_LIMIT = 32768
@@ -35,6 +36,42 @@ def failed(claim: ClaimView, driver: str, error: DynamigError, now: float) -> Se
     return tuple(
         {"driver": driver, "pool": d.pool, "device": d.device, "conditions": [condition]}
         for d in claim.devices_of(driver)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the driver says of one device. `final`: a failure that trying again cannot mend. `since`: epoch seconds."""
+
+    prepared: bool
+    final: bool
+    message: str
+    since: float
+    data: Mapping[str, Any]
+
+
+def outcomes(claim: ClaimView, driver: str) -> tuple[Outcome, ...]:
+    """What `driver` has reported of the devices that the claim has now."""
+    here = {(d.pool, d.device) for d in claim.devices_of(driver)}
+    return tuple(
+        _outcome(entry, condition)
+        for entry in claim.devices_status
+        if entry.get("driver") == driver and (entry.get("pool"), entry.get("device")) in here
+        for condition in entry.get("conditions") or ()
+        if condition["type"] == names.PREPARED
+    )
+
+
+_FINAL_REASONS = frozenset("".join(word.capitalize() for word in code.lower().split("_")) for code in FINAL)
+
+
+def _outcome(entry: Mapping[str, Any], condition: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        prepared=condition["status"] == "True",
+        final=condition["status"] != "True" and condition["reason"] in _FINAL_REASONS,
+        message=condition["message"],
+        since=datetime.fromisoformat(condition["lastTransitionTime"]).timestamp(),
+        data=entry.get("data") or {},
     )
 
 

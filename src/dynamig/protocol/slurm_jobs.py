@@ -38,12 +38,13 @@ class HeldGpu:
 @dataclass(frozen=True, slots=True)
 class Job:
     """One external job of ours. `reason`: Slurm's word for why it waits; `gpu`: what it has once it runs; `claims`:
-    UIDs of the claims that it pays for."""
+    UIDs of the claims that it pays for; `comment`: what people read in squeue."""
 
     key: JobKey
     identity: JobIdentity
     state: JobState
     claims: frozenset[str] = frozenset()
+    comment: str = ""
     reason: str = ""
     node: SlurmNodeName | None = None
     gpu: HeldGpu | None = None

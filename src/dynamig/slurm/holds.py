@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from dynamig.errors import DynamigError, Unavailable
 from dynamig.protocol.identity import JobKey
@@ -53,6 +54,10 @@ class ExternalJobs:
 
     def comment(self, key: JobKey, text: str) -> None:
         self._client.update(key, JobChanges(comment=text))
+        with self._lock:  # what is known of a running job is not read again
+            known = self._ours.get(key.job_id)
+            if known is not None and known[1].key == key:
+                self._ours[key.job_id] = (known[0], replace(known[1], comment=text))
 
     def nodes(self) -> Sequence[SlurmNode]:
         return [slurm_node(info) for info in self._client.nodes()]

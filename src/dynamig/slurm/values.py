@@ -63,6 +63,7 @@ def job_of_ours(seen: SlurmJob, gpu: HeldGpu | None) -> Job | None:
         identity=identity,
         state=seen.state,
         claims=claims_in(seen.admin_comment),
+        comment=seen.comment,
         reason=seen.reason,
         node=seen.node,
         gpu=gpu,

@@ -34,7 +34,6 @@ class FakeSlurm:
     requests: dict[int, HoldRequest] = field(default_factory=dict)
     jobs: dict[int, Job] = field(default_factory=dict)
     native: set[tuple[SlurmNodeName, int]] = field(default_factory=set)
-    comments: dict[int, str] = field(default_factory=dict)
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def submit(self, request: HoldRequest) -> JobKey:
@@ -43,7 +42,7 @@ class FakeSlurm:
         key = JobKey(number, f"sluid-{number}")
         self.requests[number] = request
         self.jobs[number] = Job(
-            key, request.identity, JobState.PENDING, claims_in(request.admin_comment), reason="Priority"
+            key, request.identity, JobState.PENDING, claims_in(request.admin_comment), request.comment, "Priority"
         )
         self.schedule()
         return key
@@ -64,7 +63,7 @@ class FakeSlurm:
 
     def comment(self, key: JobKey, text: str) -> None:
         self._answer()
-        self.comments[key.job_id] = text
+        self.jobs[key.job_id] = replace(self.jobs[key.job_id], comment=text)
 
     def nodes(self) -> Sequence[SlurmNode]:
         self._answer()

@@ -55,6 +55,7 @@ class Stage:
         claims = [read_set_claim(c, names.DRIVER_NAME) for c in self.sets.claims.values()]
         return World(
             now=self.now,
+            driver=names.DRIVER_NAME,
             pods={p.ref.uid: p for p in pods.values()},
             claims={c.view.ref.uid: c for c in claims},
             pools=published(),

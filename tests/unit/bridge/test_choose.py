@@ -46,6 +46,7 @@ def leaving(uid: str, device: str) -> SetClaim:
 def world(*others: SetClaim) -> World:
     return World(
         now=0.0,
+        driver=names.DRIVER_NAME,
         pods={},
         claims={c.view.ref.uid: c for c in others},
         pools=published(),

@@ -1,0 +1,64 @@
+"""What a node's driver answers, in words: `driver status` and `driver plan`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.text import Text
+
+from dynamig.cli.words import Row, aligned, ranges
+from dynamig.driver.catalog import Offer
+from dynamig.protocol import names
+from dynamig.protocol.gpus import LiveInstance
+
+Body = Mapping[str, Any]
+
+
+def foreign_words(instance: LiveInstance, offer: Offer | None) -> str:
+    """`2g.20gb on memory slices 2-3`; the number of the profile where the GPU is not offered partitioned."""
+    known = offer.table.geometry.profiles if offer is not None and offer.table is not None else ()
+    name = next((p.name for p in known if p.id == instance.profile), f"profile {instance.profile}")
+    at = instance.placement
+    return f"{name} on memory slice{'s' if at.size > 1 else ''} {ranges(range(at.start, at.end))}"
+
+
+def offered(offer: Offer) -> int:
+    """Devices that somebody can get. Slurm's taint takes none away: the bridge allocates what has it."""
+    return sum(all(t.key == names.MANAGED_TAINT for t in d.taints) for d in offer.pool.devices)
+
+
+def status_text(body: Body) -> Text:
+    """The driver, its GPUs and its claims, a table each."""
+    lines = [Text.assemble(f"driver on {body['node']}: ", (_state(body), "green" if body["ready"] else "yellow"))]
+    lines += [Text(), aligned([("POOL", "PRODUCT", "MINOR", "MIG", "OFFER"), *(_gpu(g, body) for g in body["gpus"])])]
+    if body["claims"]:
+        lines += [Text(), aligned([("CLAIM", "STATE", "DEVICES"), *map(_claim, body["claims"])])]
+    else:
+        lines += [Text(), Text("no claim has anything here", "dim")]
+    return Text("\n").join(lines)
+
+
+def _state(body: Body) -> str:
+    if body["ready"]:
+        return "ready"
+    return "not ready: " + ("slices not published yet" if body["registered"] else "not registered with the kubelet")
+
+
+def _gpu(gpu: Body, body: Body) -> Row:
+    return gpu["pool"], gpu["product"], str(gpu["minor"]), gpu["migMode"], "; ".join(_offer(gpu, body["slurm"] or {}))
+
+
+def _offer(gpu: Body, slurm: Body) -> Iterator[str]:
+    """What is offered, and why not more."""
+    yield f"{gpu['offered']} of {gpu['devices']} devices offered"
+    if gpu["note"]:
+        yield gpu["note"]
+    yield from (f"foreign {one}" for one in gpu["foreign"])
+    yield from (f"lent to Slurm job {b['job']['id']}" for b in slurm.get("loans", ()) if b["gpu"] == gpu["uuid"])
+    if gpu["uuid"] in slurm.get("damagedLoans", ()):
+        yield "lent, its record cannot be read"
+
+
+def _claim(claim: Body) -> Row:
+    return claim["claim"], claim["state"], ", ".join(claim["devices"])
