@@ -9,7 +9,7 @@ LAB_ARGS ?=
 
 -include emulator/emulator.mk
 
-.PHONY: help demo test check lint unit property integration e2e lab-up lab-down lab-status bench proto lock clean
+.PHONY: help demo test check lint unit property integration e2e slurm lab-up lab-down lab-status bench proto lock clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / && !seen[$$1]++ {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ demo: venv emulator ## Pods get their own MIG slices on real daemons: shown live
 # The recipe is in emulator/emulator.mk.
 emulator: ## The NVML emulator and its lister alone: build/libnvidia-ml.so.1, build/nvml-list
 
-test: check property integration e2e ## All rings below, lab included (the first run builds Kubernetes: about 8 minutes)
+test: check property integration e2e slurm ## All rings below, lab included (the first run builds Kubernetes: about 8 minutes)
 
 check: venv emulator lint unit ## Fast ring for every change: lint and unit (about a minute)
 
@@ -41,6 +41,12 @@ integration: venv emulator ## Adapters and emulator against real NVML clients, s
 
 e2e: venv emulator lab-up ## Pods and jobs in the lab, with faults
 	$(PYTEST) tests/e2e -v --durations=10 --timeout=420  # the kubelet retries after 80 s
+
+SLURM_LAB ?= .lab-slurm
+slurm: venv emulator ## Pods paid for in Slurm beside native jobs, in a lab of its own that ends with it
+	$(PYTHON) -m lab up --dir $(SLURM_LAB) --slurm-hooks deploy/slurm
+	DYNAMIG_SLURM_LAB_DIR=$(SLURM_LAB) $(PYTEST) tests/slurm -v --durations=5 --timeout=420
+	$(PYTHON) -m lab down --dir $(SLURM_LAB)
 
 lab-up: venv emulator ## Real etcd, Kubernetes and two nodes with emulated GPUs; continues where it stopped
 	$(PYTHON) -m lab up $(LAB_ARGS)

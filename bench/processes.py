@@ -19,6 +19,7 @@ LIBRARIES = (
     "grpc",
     "httpx2",
     "lightkube",
+    "msgspec",
     "pydantic",
     "pynvml",
     "rich",

@@ -8,11 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dynamig import slurm
-from dynamig.bridge.config import load
-from dynamig.bridge.service import Bridge
 from dynamig.cli.output import log_as_json
-from dynamig.kube import connect
 
 app = typer.Typer(help="The bridge between Kubernetes and Slurm, one per cluster.", no_args_is_help=True)
 
@@ -22,6 +18,12 @@ Config = Annotated[Path, typer.Option("--config", help="The bridge's YAML file."
 @app.command("run")
 def run(config: Config = Path("/etc/dynamig/bridge.yaml")) -> None:
     """Run the bridge in the foreground until SIGTERM."""
+    # Here, so that the other commands, a node's driver among them, do not load the allocator and its CEL parser.
+    from dynamig import slurm
+    from dynamig.bridge.config import load
+    from dynamig.bridge.service import Bridge
+    from dynamig.kube import connect
+
     loaded = load(config)
     log_as_json()
     at = loaded.slurm
