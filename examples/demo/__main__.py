@@ -28,10 +28,10 @@ DESCRIPTION = (
 )
 NEXT = """\
 The lab still runs. Try next:
-  eval "$(.venv/bin/python -m lab env)"      kubectl talks to the lab
+  eval "$(.venv/bin/python -m lab env)"      kubectl and dynamig talk to the lab
   kubectl apply -f examples/manifests/4-inference.yaml
-  .venv/bin/dynamig gpus                     who has which memory slices
-  .venv/bin/dynamig ps                       which device each claim has
+  dynamig gpus                               who has which memory slices
+  dynamig ps                                 which device each claim has
   make lab-down                              stop it and remove its files"""
 
 

@@ -97,7 +97,7 @@ def table(checks: Sequence[Check], *, wide: bool) -> Table:
         found.add_column(head, overflow="fold", min_width=UUID_WIDTH if head == "SEEN" else None)
     for check in checks:
         mark = Text("pass", "green") if check.passed else Text("FAIL", "bold red")
-        claims, sources = Text(check.claims), Text(check.sources, "dim")
+        claims, sources = Text(check.claims), Text(check.sources if wide else f"asked: {check.sources}", "dim")
         told = Text(check.seen, "" if check.passed else "red")
         found.add_row(mark, *((claims, sources, told) if wide else (Text("\n").join((claims, told, sources)),)))
     return found

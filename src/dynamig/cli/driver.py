@@ -66,7 +66,7 @@ def run(config: Config = Path("/etc/dynamig/driver.yaml")) -> None:
 def status(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket = None, json: Json = False) -> None:
     """How the running driver is, and what it offers of each GPU."""
     body = control.ask(_socket(config, socket), "status")
-    show(body, status_text(body), as_json=json)
+    show(body, lambda page: status_text(body, page), as_json=json)
 
 
 @app.command("plan")

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from dynamig.cli.output import Page
 from dynamig.cli.words import Row, aligned, ranges
 from dynamig.driver.catalog import Offer
 from dynamig.protocol import names
@@ -28,10 +29,17 @@ def offered(offer: Offer) -> int:
     return sum(all(t.key == names.MANAGED_TAINT for t in d.taints) for d in offer.pool.devices)
 
 
-def status_text(body: Body) -> Text:
-    """The driver, its GPUs and its claims, a table each."""
+def status_text(body: Body, page: Page) -> Text:
+    """The driver, its GPUs and its claims, a table each; what is offered stands below where it has no room beside."""
     lines = [Text.assemble(f"driver on {body['node']}: ", (_state(body), "green" if body["ready"] else "yellow"))]
-    lines += [Text(), aligned([("POOL", "PRODUCT", "MINOR", "MIG", "OFFER"), *(_gpu(g, body) for g in body["gpus"])])]
+    rows: list[Row] = [("POOL", "PRODUCT", "MINOR", "MIG", "OFFER"), *(_gpu(g, body) for g in body["gpus"])]
+    wide = aligned(rows)
+    if page.width is not None and max(map(len, wide.plain.splitlines())) > page.width:
+        gpus = aligned([row[:-1] for row in rows]).split("\n")
+        wide = Text("\n").join(
+            [gpus[0], *(Text(f"{gpu}\n  {row[-1]}") for gpu, row in zip(gpus[1:], rows[1:], strict=True))]
+        )
+    lines += [Text(), wide]
     if body["claims"]:
         lines += [Text(), aligned([("CLAIM", "STATE", "DEVICES"), *map(_claim, body["claims"])])]
     else:

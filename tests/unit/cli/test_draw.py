@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
@@ -11,9 +12,11 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from dynamig.cli import draw, table, words
+from dynamig.cli.nodes import NodeTrouble
 from dynamig.cli.output import PIPE_WIDTH, Page
 from dynamig.cli.view import GpuView, gpu_views
 from dynamig.dra import Pool
+from dynamig.protocol import names
 from tests.unit.cli.cluster import Object, claim, device, in_the_way, pool, ready, slices
 
 PIPE = Page(width=None, colour=False)
@@ -148,7 +151,18 @@ def test_holdings_in_a_pipe_are_never_cut() -> None:
     long = "a-pod-with-a-name-as-long-as-kubernetes-lets-people-give-to-one-" + "x" * 180
     views = gpu_views(slices(A), [held("c" * 200, "1g10gb-19-6", pods=[long])])
     head, row = printed(table.holdings(views, (), PIPE))
-    assert head.split() == ["NAMESPACE", "POD", "CLAIM", "GPU", "PROFILE", "SLICES", "STATE", "UUID", "DEVICE", "REASON"]
+    assert head.split() == [
+        "NAMESPACE",
+        "POD",
+        "CLAIM",
+        "GPU",
+        "PROFILE",
+        "SLICES",
+        "STATE",
+        "UUID",
+        "DEVICE",
+        "REASON",
+    ]
     assert row.split() == [
         "ml", long, "c" * 200, "n1/gpu-0", "1g.10gb", "6", "ready", UUID, "gpu-0-mig-1g10gb-19-6", "-",
     ]  # fmt: skip
@@ -179,9 +193,7 @@ def test_a_failure_is_shown_with_its_reason_in_every_width() -> None:
     views = gpu_views(slices(A), [failed])
     for page in (PIPE, Page(80, False), Page(200, False)):
         told = "a_client_holds_it" if page is PIPE else "a client holds it"
-        assert any(
-            told in line for line in printed(table.holdings(views, (), page), page.width or PIPE_WIDTH)
-        )
+        assert any(told in line for line in printed(table.holdings(views, (), page), page.width or PIPE_WIDTH))
 
 
 @pytest.mark.parametrize(
@@ -194,3 +206,58 @@ def test_ranges(slices: tuple[int, ...], text: str) -> None:
 def test_colour_marks_blocks_instead_of_lines() -> None:
     lines = printed(draw.gpus(cluster(), Page(80, True)), 80, colour=True)
     assert not any("━" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [24, 40, 60])
+def test_names_are_whole_in_a_narrow_terminal(width: int) -> None:
+    lines = printed(draw.gpus(cluster(), Page(width, False)), width)
+    assert max(map(cell_len, lines)) <= width
+    for name in ("ml/inference", "ml/notebook", "ml/team-alice,"):
+        assert any(name in line for line in lines)
+
+
+def test_a_block_tells_its_state_without_colours() -> None:
+    failed = claim("c", [(A, device("3g40gb-9-0", A))])
+    entry = {"driver": "gpu.nvidia.com", "pool": A.name, "device": "gpu-0-mig-3g40gb-9-0"}
+    condition = {"type": "Prepared", "status": "False", "message": "a client holds it " * 20}
+    failed["status"]["devices"] = [entry | {"conditions": [condition]}]
+    leaving = held("d", "3g40gb-9-4")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    (view,) = gpu_views(slices(A), [failed, leaving])
+    assert draw.bar(view, 3, {}).plain == "3g.40gb!!!!!!!! 3g.40gb<<<<<<<<"
+    palette = words.colours([view])
+    assert draw.bar(view, 3, palette).plain == "3g.40gb!!!!!!!! 3g.40gb<<<<<<<<"
+    told = " ".join(printed(draw.legend(view, {})))
+    assert "(failed: a client holds it" in told
+    assert told.count("a client") < 5, "a long reason is shortened"
+    assert "see dynamig ps" in told
+
+
+def test_no_cell_of_a_pipe_has_blanks_and_no_line_ends_with_one() -> None:
+    views = [*cluster(), *gpu_views(slices(pool("n2", 0))[1:], [held("x" * 100, "gpu-0", pool("n2", 0))])]
+    for drawn in (draw.gpus(views, PIPE), table.holdings(views, (), PIPE)):
+        assert isinstance(drawn, Text)
+        lines = drawn.plain.splitlines()
+        assert {len(line.split()) for line in lines} == {len(lines[0].split())}
+        assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_last_column_is_not_padded() -> None:
+    """Rows of GPUs that nobody holds do not grow with the longest list of holders."""
+    lines = printed(draw.gpus([*cluster(), *gpu_views(slices(pool("n2", 0), node="n2"), [])], PIPE))
+    assert len(lines[-1]) < len(lines[1])
+
+
+def test_a_silent_driver_stands_in_the_title_and_in_every_row_of_a_pipe() -> None:
+    views = [replace(v, trouble=NodeTrouble("driver silent since 12:00:00")) for v in cluster()]
+    title = printed(draw.gpus(views, Page(80, False)), 80)[0]
+    assert title == "n1  NVIDIA H100 80GB HBM3  ! driver silent since 12:00:00"
+    assert all("driver_silent_since_12:00:00" in row for row in printed(draw.gpus(views, PIPE))[1:])
+
+
+def test_a_gpu_that_is_not_published_is_not_drawn_free() -> None:
+    note = '{"devices": [{"pool": "n1/gpu-0", "device": "d", "gpu": "GPU-n1-0"}]}'
+    leaving = claim("c", [], finalizers=[names.HELD], annotations={names.HOLD: note, names.NODE: "n1"})
+    lines = printed(draw.gpus(gpu_views([], [leaving]), Page(80, False)), 80)
+    assert draw.FREE not in "".join(lines)
+    assert any("unknown" in line for line in lines)

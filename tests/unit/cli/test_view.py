@@ -130,6 +130,14 @@ def test_devices_of_other_drivers_are_not_ours() -> None:
     assert only([other]).holdings == ()
 
 
+def test_another_driver_does_not_get_what_a_note_of_ours_names() -> None:
+    note = json.dumps({"devices": [{"pool": GPU.name, "device": HALF[1].name}]})
+    leaving = claim("c", [], finalizers=[names.HELD], annotations={names.HOLD: note, names.NODE: "n1"})
+    others = claim("d", [HALF], finalizers=[names.HELD])
+    for published in ([], slices(GPU)):
+        assert gpu_views(published, [leaving, others], "net.example.com") == ()
+
+
 def test_a_gpu_without_mig_is_one_device() -> None:
     plain = pool(geometry=None, product_name="NVIDIA L4", memory=MiB(23034))
     (view,) = gpu_views(slices(plain), [claim("c", [(plain, plain.full_gpu)])])

@@ -105,3 +105,52 @@ def test_hold_needs_an_instance_or_the_gpu(node: Path) -> None:
         run("hold", node, 0, "three")
     with pytest.raises(Refused, match="NO_SUCH_INSTANCE"):
         run("hold", node, 0, 3)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show"],
+        ["trace"],
+        ["trace", "--clear"],
+        ["counters"],
+        ["fail", "nvmlInit_v2", "--code", "IN_USE"],
+        ["clear-faults"],
+        ["hold", "0", "gpu"],
+        ["foreign", "0", "1g.10gb", "0"],
+        ["remove-foreign", "0"],
+        ["mig", "0", "on"],
+        ["xid", "0", "79"],
+        ["lose", "0"],
+        ["reset", "0"],
+        ["reboot"],
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_what_is_no_node_is_refused_by_every_command(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("words")
+    for place in (tmp_path / "file", tmp_path / "missing", tmp_path):
+        with pytest.raises(Refused, match="NOT_A_NODE"):
+            run(command[0], place, *command[1:])
+
+
+def test_a_node_without_gpus_cannot_be_asked_for(tmp_path: Path) -> None:
+    for gpus in ("a30-24gb:0", "a30-24gb:1,h100-80gb-sxm5:0"):
+        with pytest.raises(Refused, match="BAD_GPUS"):
+            run("init", tmp_path / "n", "--gpus", gpus)
+
+
+def test_help_does_not_call_required_what_the_environment_may_give() -> None:
+    text = CliRunner().invoke(app, ["hold", "--help"], env={"COLUMNS": "200"}).stdout
+    (directory,) = [line for line in text.splitlines() if "The node's directory" in line]
+    (gpu,) = [line for line in text.splitlines() if "Number of the GPU" in line]
+    assert "required" not in directory
+    assert "required" in gpu
+    assert CliRunner().invoke(app, ["show"], env={"DYNAMIG_EMULATOR_DIR": ""}).exit_code == 2
+
+
+def test_foreign_says_that_mig_is_off_and_how_to_switch_it_on(node: Path) -> None:
+    Emulator(node).reboot()
+    with pytest.raises(Refused, match="MIG_OFF") as told:
+        run("foreign", node, 0, "3g.40gb", 4)
+    assert told.value.next_step == f"dynamig emulator mig {node} 0 on"

@@ -64,3 +64,13 @@ def test_lines_without_a_terminal_are_timestamped_and_whole() -> None:
     assert len(cut) == 1
     assert cut[0].split()[1] == "s"
     assert cut[0].rstrip().endswith("MIG-n1/gpu-0-gpu-0-mig-1g10gb-19-6")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_uuid_is_broken_by_the_end_of_a_line(width: int) -> None:
+    uuid = "MIG-6708aee0-8cc9-5500-ae99-4bd150dc12d5"
+    to, text = console(width)
+    checks = [Check(c.claims, c.sources, f"{uuid} on n1/gpu-0, memory slice 6", True) for c in all_checks(evidence())]
+    Screen(to).verdict(checks)
+    Screen(to).line(f"n1/gpu-0, memory slices 4-7: 3g.40gb is cut for latecomer: {uuid}")
+    assert text.getvalue().count(uuid) == len(checks) + 1

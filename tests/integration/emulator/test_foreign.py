@@ -1,0 +1,71 @@
+"""Foreign instances come and go, with their files, and MIG mode is switched from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dynamig.errors import Refused, Unavailable
+from dynamig.testing.emulator import Emulator
+
+
+@pytest.fixture
+def node(tmp_path: Path, library: Path) -> Emulator:
+    emulator = Emulator(tmp_path / "n", library=library)
+    emulator.init("h100-80gb-sxm5,a100-40gb", mig=False)
+    emulator.set_mig(0, True)
+    return emulator
+
+
+def files(node: Emulator) -> set[str]:
+    """Everything that follows instances."""
+    root = node.directory
+    found = (
+        p for part in ("proc", "dev", "state/busy") for p in (root / part).rglob("*") if "mig-minors" not in p.name
+    )
+    return {str(p.relative_to(root)) for p in found}
+
+
+def test_what_is_removed_leaves_no_file_and_no_other_instance_goes(node: Emulator) -> None:
+    empty = files(node)
+    first, second = node.foreign(0, "1g.10gb", 0), node.foreign(0, "3g.40gb", 4)
+    assert node.remove_foreign(0, first) == (first,)
+    assert [gi.gi_id for gi in node.show().gpus[0].gpu_instances] == [second]
+    assert len(node.show().gpus[0].gpu_instances[0].compute_instances) == 1
+    assert node.remove_foreign(0) == (second,)
+    assert files(node) == empty
+    assert node.remove_foreign(0) == ()
+
+
+def test_an_instance_that_is_used_or_not_foreign_stays(node: Emulator) -> None:
+    gi = node.foreign(0, "1g.10gb", 0)
+    with node.hold(0, gi), pytest.raises(Unavailable, match="IN_USE"):
+        node.remove_foreign(0)
+    with pytest.raises(Refused, match="NOT_FOREIGN"):
+        node.remove_foreign(0, gi + 1)
+    assert [i.gi_id for i in node.show().gpus[0].gpu_instances] == [gi]
+
+
+def test_its_place_can_be_taken_again(node: Emulator) -> None:
+    node.foreign(0, "7g.80gb", 0)
+    node.remove_foreign(0)
+    node.foreign(0, "3g.40gb", 0)
+    node.foreign(0, "3g.40gb", 4)
+
+
+def test_mig_mode_is_switched_at_once_or_pending_as_the_model_has_it(node: Emulator) -> None:
+    node.set_mig(1, True)
+    hopper, ampere = node.show().gpus
+    assert (hopper.mig, hopper.mig_pending, ampere.mig, ampere.mig_pending) == (True, True, False, True)
+    node.reset(1)
+    assert node.show().gpus[1].mig
+    node.foreign(0, "1g.10gb", 0)
+    with pytest.raises(Refused, match="NVML_IN_USE"):
+        node.set_mig(0, False)
+
+
+def test_a_call_that_the_library_does_not_have_cannot_fail(node: Emulator) -> None:
+    with pytest.raises(Refused, match="UNKNOWN_CALL") as told:
+        node.fail("nvmlDeviceCreateGpuInstanec", 19)
+    assert "nvmlDeviceCreateGpuInstance" in told.value.next_step

@@ -1,0 +1,121 @@
+"""Silent drivers and nodes: said where it is known, and nothing said where it is not."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dynamig.cli.nodes import Reports, clock
+from dynamig.cli.view import GpuView, gpu_json, gpu_views
+from dynamig.protocol import names
+from dynamig.protocol.node_report import Report
+from tests.unit.cli.cluster import Object, claim, device, pool, ready, slices
+
+NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
+GPU = pool()
+HALF = (GPU, device("3g40gb-9-0", GPU))
+QUARTER = (GPU, device("1g10gb-19-6", GPU))
+
+
+def lease(age_s: float = 5.0, *, node: str = "n1", registered: bool = True, **changes: Any) -> Object:
+    report = Report("boot", 1, registered, ()).to_json()
+    renewed = (NOW - timedelta(seconds=age_s)).isoformat().replace("+00:00", "Z")
+    meta = {"name": names.lease_name(node), "annotations": {names.REPORT: report}}
+    return {"metadata": meta, "spec": {"renewTime": renewed}} | changes
+
+
+def node(ready_: str = "True", name: str = "n1") -> Object:
+    condition = {"type": "Ready", "status": ready_, "lastTransitionTime": "2026-03-04T11:50:00Z"}
+    return {"metadata": {"name": name}, "status": {"conditions": [condition]}}
+
+
+def seen(
+    *, leases: list[Object] | None, nodes: list[Object] | None = None, claims: list[Object] | None = None, **driver: str
+) -> tuple[GpuView, ...]:
+    def named(objects: list[Object] | None) -> dict[str, Object] | None:
+        return None if objects is None else {o["metadata"]["name"]: o for o in objects}
+
+    published = driver.pop("published", "yes") == "yes"
+    return gpu_views(
+        slices(GPU) if published else [], claims or [], reports=Reports(named(leases), named(nodes), NOW), **driver
+    )
+
+
+def test_a_fresh_report_is_no_trouble() -> None:
+    (view,) = seen(leases=[lease()], nodes=[node()])
+    assert view.wrong == ""
+    assert gpu_json(view)["driver_silent_since"] is None
+
+
+def test_a_driver_that_does_not_report_is_silent_since_its_last_report() -> None:
+    (view,) = seen(leases=[lease(61)])
+    since = NOW - timedelta(seconds=61)
+    assert view.wrong == f"driver silent since {clock(since, NOW)}"
+    assert gpu_json(view)["driver_silent_since"] == since.isoformat()
+
+
+@pytest.mark.parametrize(("age", "silent"), [(39.9, False), (40.0, False), (40.1, True)])
+def test_four_renewals_may_be_lost(age: float, silent: bool) -> None:
+    (view,) = seen(leases=[lease(age)])
+    assert ("silent" in view.wrong) is silent
+
+
+def test_an_unregistered_driver_and_an_unreadable_report_are_told() -> None:
+    assert seen(leases=[lease(registered=False)])[0].wrong == "driver is not registered with the kubelet"
+    assert "cannot be read" in seen(leases=[lease(spec={})])[0].wrong
+    broken = lease()
+    broken["metadata"]["annotations"][names.REPORT] = "{"
+    assert "cannot be read" in seen(leases=[broken])[0].wrong
+
+
+def test_a_node_without_report_among_nodes_with_one_is_told() -> None:
+    (view,) = seen(leases=[lease(node="n2")])
+    assert view.wrong == "no driver of dynamig has reported"
+
+
+def test_nothing_is_said_where_leases_may_not_be_read_or_nobody_of_ours_reports() -> None:
+    assert seen(leases=None)[0].wrong == ""
+    assert seen(leases=[])[0].wrong == ""
+
+
+def test_a_node_that_is_not_ready_or_gone_is_told() -> None:
+    assert seen(leases=[lease()], nodes=[node("Unknown")])[0].wrong.startswith("node not ready since ")
+    assert seen(leases=[lease()], nodes=[node(name="n2")])[0].wrong == "the node does not exist"
+
+
+def test_an_older_day_has_its_date() -> None:
+    assert len(clock(NOW - timedelta(days=2), NOW)) == len("2026-03-02 12:00:00")
+    assert len(clock(NOW - timedelta(seconds=1), NOW)) == len("12:00:00")
+
+
+def test_a_dead_driver_without_claims_leaves_a_row_for_its_node() -> None:
+    (view,) = seen(leases=[lease(99)], published="no")
+    assert (view.name, view.devices, view.free, view.whole_is_free) == ("n1", 0, (), False)
+    assert view.wrong.startswith("driver silent since")
+    assert seen(leases=[lease()], published="no") == (), "a driver that has no GPUs is no trouble"
+
+
+def test_a_dead_drivers_gpu_is_one_row_with_profiles_as_far_as_they_are_known() -> None:
+    note = json.dumps({"devices": [{"pool": GPU.name, "device": QUARTER[1].name, "gpu": "GPU-n1-0"}]})
+    held: dict[str, Any] = {"finalizers": [names.HELD], "annotations": {names.NODE: "n1", names.HOLD: note}}
+    claims = [ready(claim("told", [HALF]), [HALF]), claim("new", [QUARTER], **held), claim("untold", [QUARTER])]
+    (view,) = seen(leases=[lease(99)], published="no", claims=claims)
+    assert {h.claim: h.profile for h in view.holdings} == {"told": "3g.40gb", "new": "unknown", "untold": "unknown"}
+    assert (view.name, view.uuid, view.free) == ("n1/gpu-0", "GPU-n1-0", ())
+
+
+def test_a_dead_drivers_whole_gpu_is_known_by_its_uuid() -> None:
+    whole = (GPU, GPU.full_gpu)
+    held = claim("c", [whole], finalizers=[names.HELD], annotations={names.NODE: "n1"})
+    (view,) = seen(leases=[lease(99)], published="no", claims=[ready(held, [whole])])
+    assert view.holdings[0].profile is None
+
+
+def test_reports_say_nothing_of_other_drivers() -> None:
+    other = [dict(s, spec=dict(s["spec"], driver="net.example.com")) for s in slices(GPU)]
+    reports = Reports({lease(99)["metadata"]["name"]: lease(99)}, None, NOW)
+    (view,) = gpu_views(other, [], "net.example.com", reports)
+    assert view.wrong == ""

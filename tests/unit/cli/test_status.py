@@ -1,0 +1,57 @@
+"""`driver status` says in words what is offered and why not more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dynamig.cli.output import Page
+from dynamig.cli.status import foreign_words, status_text
+from dynamig.mig import GiId, GiProfileId, Placement
+from dynamig.protocol.gpus import LiveInstance
+
+GPU = {"pool": "n1/gpu-0", "uuid": "GPU-0", "product": "NVIDIA H100 80GB HBM3", "minor": 0, "migMode": "on"}
+WIDE = Page(None, False)
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    gpu = {**GPU, "devices": 26, "offered": 16, "note": "", "foreign": ["2g.20gb on memory slices 2-3"]}
+    claims = [{"claim": "ml/c (uid)", "state": "prepared", "devices": ["gpu-0-mig-1g10gb-19-6"]}]
+    told = {"node": "n1", "ready": True, "registered": True, "gpus": [gpu], "claims": claims, "slurm": None}
+    return told | changes
+
+
+def lines(told: dict[str, Any], page: Page = WIDE) -> list[str]:
+    return [line for line in status_text(told, page).plain.splitlines() if line]
+
+
+def test_what_is_offered_is_counted_and_what_is_in_the_way_is_named() -> None:
+    (line,) = [text for text in lines(body()) if "n1/gpu-0" in text]
+    assert line.endswith("16 of 26 devices offered; foreign 2g.20gb on memory slices 2-3")
+
+
+def test_claims_are_shown_and_so_is_that_there_are_none() -> None:
+    assert lines(body())[-1].split() == ["ml/c", "(uid)", "prepared", "gpu-0-mig-1g10gb-19-6"]
+    assert lines(body(claims=[]))[-1] == "no claim has anything here"
+
+
+def test_a_narrow_terminal_has_the_offer_below() -> None:
+    narrow = lines(body(claims=[]), Page(80, False))
+    assert max(map(len, narrow)) <= 80
+    assert narrow[3] == "  16 of 26 devices offered; foreign 2g.20gb on memory slices 2-3"
+
+
+def test_a_loan_is_told_with_its_job() -> None:
+    loan = {"gpu": "GPU-0", "job": {"id": 7}}
+    assert any("lent to Slurm job 7" in line for line in lines(body(slurm={"loans": [loan]})))
+    assert any("record cannot be read" in line for line in lines(body(slurm={"damagedLoans": {"GPU-0": "f"}})))
+
+
+def test_a_driver_that_is_not_ready_says_why() -> None:
+    assert lines(body(ready=False, registered=False))[0].endswith("not registered with the kubelet")
+    assert lines(body(ready=False))[0].endswith("slices not published yet")
+
+
+def test_a_foreign_instance_of_an_unknown_profile_has_its_number() -> None:
+    assert (
+        foreign_words(LiveInstance(GiId(3), GiProfileId(14), Placement(2, 1)), None) == "profile 14 on memory slice 2"
+    )

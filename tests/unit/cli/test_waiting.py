@@ -1,0 +1,108 @@
+"""Claims without a device: who waits, why, and whose driver they concern."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynamig.cli import table
+from dynamig.cli.holdings import Holding, HoldingState
+from dynamig.cli.output import Page
+from dynamig.cli.view import gpu_views
+from dynamig.cli.waiting import waiting
+from dynamig.protocol import names
+from tests.unit.cli.cluster import DRIVER, Object, claim, device, pool, slices
+
+GPU = pool()
+CLASSES = [
+    {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == {text}"}}]}}
+    for name, text in (("mig.nvidia.com", f"'{DRIVER}'"), ("nic", '"net.example.com"'))
+]
+WHY = "0/2 nodes are available: 2 cannot allocate all claims. preemption: 0/2 nodes are available."
+
+
+def asking(name: str = "c", device_class: str = "mig.nvidia.com", **meta: Any) -> Object:
+    request = {"name": "r", "exactly": {"deviceClassName": device_class}}
+    return claim(name, [], **meta) | {"spec": {"devices": {"requests": [request]}}}
+
+
+def pod(name: str = "p", named: str | None = "c", made: str | None = None, **status: Any) -> Object:
+    condition = {"type": "PodScheduled", "status": "False", "message": WHY}
+    return {
+        "metadata": {"namespace": "ml", "name": name},
+        "spec": {"resourceClaims": [{"name": "x"} | ({"resourceClaimName": named} if named else {})]},
+        "status": {
+            "phase": "Pending",
+            "conditions": [condition],
+            "resourceClaimStatuses": [{"name": "x", "resourceClaimName": made}] if made else [],
+        }
+        | status,
+    }
+
+
+def waits(claims: list[Object], pods: list[Object] | None, driver: str = DRIVER) -> list[Holding]:
+    return waiting(claims, pods, CLASSES, driver)
+
+
+@pytest.mark.parametrize("one", [pod(), pod(named=None, made="c")])
+def test_a_pod_waits_with_the_schedulers_reason(one: Object) -> None:
+    (found,) = waits([asking()], [one])
+    assert (found.claim, found.pods, found.state, found.device) == ("c", ("p",), HoldingState.WAITING, "")
+    assert found.reason == "0/2 nodes are available: 2 cannot allocate all claims."
+
+
+def test_the_bridges_reason_comes_first() -> None:
+    told = {"type": names.CONDITION, "status": "False", "message": "job 7 is pending: Resources"}
+    gated = {"type": "PodScheduled", "status": "False", "message": "Scheduling is blocked"}
+    (found,) = waits([asking()], [pod(conditions=[gated, told])])
+    assert found.reason == "job 7 is pending: Resources"
+
+
+def test_without_the_right_to_read_pods_a_made_claim_still_names_its_pod() -> None:
+    made = asking(ownerReferences=[{"kind": "Pod", "name": "p", "controller": True}])
+    (found,) = waits([made, asking("by-hand")], None)
+    assert (found.pods, found.reason) == (("p",), "")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        claim("c", [(GPU, device("1g10gb-19-6", GPU))]),
+        asking(deletionTimestamp="2026-01-01T00:00:00Z"),
+        asking(finalizers=[names.HELD], annotations={names.NODE: "n1"}),
+        asking(device_class="nic"),
+    ],
+    ids=["allocated", "deleted", "leaving", "of another driver"],
+)
+def test_what_has_devices_or_is_of_others_does_not_wait_here(other: Object) -> None:
+    assert waits([other], [pod()]) == []
+
+
+def test_a_claim_that_the_bridge_noted_and_nobody_placed_waits() -> None:
+    noted = asking(finalizers=[names.HELD], annotations={names.HOLD: '{"set": "u", "attempt": 1, "devices": []}'})
+    assert [h.claim for h in waits([noted], [pod()])] == ["c"]
+    assert [h for v in gpu_views(slices(GPU), [noted]) for h in v.holdings] == []
+
+
+def test_a_pod_that_is_over_waits_for_nothing() -> None:
+    assert waits([asking()], [pod(phase="Failed")]) == []
+
+
+def test_another_drivers_claims_are_its_own() -> None:
+    claims = [asking(), asking("d", "nic")]
+    assert [h.claim for h in waits(claims, [pod(), pod("q", "d")], "net.example.com")] == ["d"]
+
+
+def test_a_misspelt_class_is_not_hidden() -> None:
+    assert [h.claim for h in waits([asking(device_class="gmi.nvidia.com")], [pod()])] == ["c"]
+
+
+def test_a_waiting_claim_is_a_line_with_all_columns() -> None:
+    lines = table.holdings([], waits([asking()], [pod()]), Page(None, False)).plain.splitlines()
+    head, row = (line.split() for line in lines)
+    assert len(head) == len(row)
+    assert dict(zip(head, row, strict=True)) | {"REASON": ""} == {
+        "NAMESPACE": "ml", "POD": "p", "CLAIM": "c", "GPU": "-", "PROFILE": "-", "SLICES": "-", "STATE": "waiting",
+        "UUID": "-", "DEVICE": "-", "REASON": "",
+    }  # fmt: skip

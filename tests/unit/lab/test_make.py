@@ -1,0 +1,29 @@
+"""`make help` is where a newcomer begins: the rings in order, and one figure for the first run everywhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def listed() -> list[str]:
+    text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
+
+
+def test_the_rings_are_listed_from_the_fastest_to_the_slowest() -> None:
+    found = listed()
+    rings = ["test", "check", "lint", "unit", "property", "integration", "e2e"]
+    at = found.index("test")
+    assert found[at : at + len(rings)] == rings
+    assert found.index("emulator") == found.index("demo") + 1
+    assert len(found) == len(set(found))
+
+
+def test_one_figure_for_the_first_run() -> None:
+    texts = [(ROOT / name).read_text() for name in ("README.md", "Makefile", "lab/cli.py")]
+    figures = [re.findall(r"(?i)about (\w+) minutes", text) for text in texts]
+    assert figures == [["8"], ["8"], ["8"]]
