@@ -1,4 +1,4 @@
-"""The driver's configuration file: YAML, checked as a whole, every error with its field path.
+"""The driver's configuration file (docs/reference/driver-config.md).
 
 Paths point into trees that may be emulated or mounted elsewhere: `devRoot` is the folder that holds `dev/`,
 `procRoot` the one that stands for `/proc`.
@@ -10,27 +10,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field
 
+from dynamig import settings
 from dynamig.cdi import ContainerEdits, Mount
-from dynamig.errors import Refused
 from dynamig.protocol import names
-
-
-def _absolute(path: Path) -> Path:
-    if not path.is_absolute():
-        raise ValueError(f"{path} is not an absolute path")
-    return path
-
-
-AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
-DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True)
+from dynamig.settings import DNS_SUBDOMAIN, AbsolutePath, Settings
 
 
 class Policy(Enum):
@@ -48,13 +33,13 @@ class ModePolicy(Enum):
     ON_DEMAND = "on-demand"
 
 
-class GpuPolicy(_Model):
+class GpuPolicy(Settings):
     policy: Policy = Policy.DYNAMIC
     mig_mode: ModePolicy = ModePolicy.ON_DEMAND
     profiles: frozenset[str] | None = Field(default=None, description="allow-list of profile names")
 
 
-class GpuPolicies(_Model):
+class GpuPolicies(Settings):
     """The node's default, and exceptions by GPU UUID or PCI bus id."""
 
     default: GpuPolicy = GpuPolicy()
@@ -64,13 +49,13 @@ class GpuPolicies(_Model):
         return self.by_gpu.get(uuid) or self.by_gpu.get(pci_bus_id) or self.default
 
 
-class MountConfig(_Model):
+class MountConfig(Settings):
     host_path: str
     container_path: str
     options: tuple[str, ...] = ("ro", "nosuid", "nodev", "bind")
 
 
-class EditsConfig(_Model):
+class EditsConfig(Settings):
     env: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*=")], ...] = ()
     mounts: tuple[MountConfig, ...] = ()
 
@@ -85,7 +70,7 @@ def _command(given: object) -> object:
     return [given] if isinstance(given, str) else given
 
 
-class SlurmConfig(_Model):
+class SlurmConfig(Settings):
     """Given where slurmd runs on the node as well: claims are held by the bridge, GPUs are lent to native jobs."""
 
     node_name: Annotated[str, Field(pattern=r"^[^\s,\[\]]+$", max_length=253)]
@@ -95,7 +80,7 @@ class SlurmConfig(_Model):
     device_map: dict[int, str] | None = Field(default=None, description="Slurm's GPU index to GPU UUID")
 
 
-class DriverConfig(_Model):
+class DriverConfig(Settings):
     node_name: Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
     driver_name: Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)] = names.DRIVER_NAME
     namespace: Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)] = names.NAMESPACE
@@ -113,18 +98,4 @@ class DriverConfig(_Model):
 
 
 def load(path: Path) -> DriverConfig:
-    """The configuration in `path`. Raises Refused BAD_CONFIG listing every error with its field path."""
-    try:
-        body = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise Refused("BAD_CONFIG", f"{path}: {error.strerror}", "give the driver's file with --config") from error
-    except yaml.YAMLError as error:
-        raise Refused("BAD_CONFIG", f"{path} is not YAML: {error}") from error
-    try:
-        return DriverConfig.model_validate(body if body is not None else {})
-    except ValidationError as error:
-        raise Refused("BAD_CONFIG", f"{path}: {_all_errors(error)}", "docs/reference/driver-config.md") from error
-
-
-def _all_errors(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())
+    return settings.load(path, DriverConfig, "docs/reference/driver-config.md")
