@@ -51,6 +51,7 @@ def run(config: Config = Path("/etc/dynamig/driver.yaml")) -> None:
     asks: dict[str, control.Ask] = {
         "status": lambda args, caller: status_body(driver),
         "plan": lambda args, caller: plan_body(driver),
+        "release": lambda args, caller: driver.release(str(args["claim"])),
         **driver.loan_asks(),
     }
     server = control.ControlServer(loaded.socket, asks)
@@ -76,6 +77,18 @@ def plan(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket = Non
     lines = [f"- {a}" for a in body["actions"]]
     lines += [f"! {word}: {what}" for word in ("quarantined", "lent") for what in body[word]]
     show(body, Text("\n".join(lines) or "nothing to do: journal, hardware and CDI files agree"), as_json=json)
+
+
+@app.command("release")
+def release(
+    claim: Annotated[str, typer.Argument(help="UID of the claim, as `dynamig driver status` shows it.")],
+    config: Config = Path("/etc/dynamig/driver.yaml"),
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Destroy what a claim has that is over by the API server's word, when the kubelet has forgotten to ask for it."""
+    control.ask(_socket(config, socket), "release", {"claim": claim})
+    show({"released": claim}, Text(f"nothing of claim {claim} is on this node's GPUs any more"), as_json=json)
 
 
 @app.command("lend")

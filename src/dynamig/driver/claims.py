@@ -450,6 +450,10 @@ class ClaimService:
         pools = {d.pool for d in record.devices} | set(self._catalog().offers)
         return not any(d.pool in pools for d in claim.devices_of(self._node.driver_name))
 
+    def _allocated_here(self, claim: ClaimView, record: ClaimRecord) -> bool:
+        pools = {d.pool for d in record.devices} | set(self._catalog().offers)
+        return any(d.pool in pools for d in claim.devices_of(self._node.driver_name))
+
     def _is_empty(self, gpu: GpuUuid, record: ClaimRecord) -> bool:
         """No instance at the record's placements that could still be its own: what is there is a successor's."""
         others = [r for r in self._out.journal.records().values() if r.ref.uid != record.ref.uid]
@@ -469,6 +473,32 @@ class ClaimService:
                 return False
             self._clear(planned)
             return True
+
+    def release(self, uid: str) -> None:
+        """What a claim has is destroyed although the kubelet did not ask: the way out when the kubelet has forgotten it.
+
+        Only for a claim that the API server says is over. Raises: Refused UNKNOWN_CLAIM or STILL_ALLOCATED; Unavailable
+        API_UNAVAILABLE, or IN_USE while a process uses it.
+        """
+        with self._claim_locks.of(uid):
+            record = self._out.journal.records().get(uid)
+            if record is None:
+                raise Refused("UNKNOWN_CLAIM", f"no claim {uid} in this node's journal", "see `dynamig driver status`")
+            match self._out.claims.get(record.ref):
+                case Unknown(reason):
+                    raise Unavailable("API_UNAVAILABLE", reason, "only its word shows that the claim is over")
+                case Found(claim) if claim.reserved_for or (self._allocated_here(claim, record) and not claim.deleting):
+                    users = ", ".join(claim.reserved_for) or "nobody yet"
+                    raise Refused(
+                        "STILL_ALLOCATED",
+                        f"claim {record.ref} is allocated here (in use by: {users})",
+                        "delete its pods first; the kubelet then unprepares it",
+                    )
+                case _:
+                    pass
+            if record.owns_hardware:
+                self._clear(record)
+            self._on_change(uid)
 
     def _is_whole(self, record: ClaimRecord) -> bool:
         if record.state is not State.PREPARED or record.boot_id != self._node.boot_id:

@@ -43,7 +43,7 @@ class GpuPolicies(Settings):
     """The node's default, and exceptions by GPU UUID or PCI bus id."""
 
     default: GpuPolicy = GpuPolicy()
-    by_gpu: dict[str, GpuPolicy] = {}
+    by_gpu: dict[str, GpuPolicy] = Field(default_factory=dict)
 
     def of(self, uuid: str, pci_bus_id: str) -> GpuPolicy:
         return self.by_gpu.get(uuid) or self.by_gpu.get(pci_bus_id) or self.default

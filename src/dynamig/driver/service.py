@@ -291,6 +291,9 @@ class Driver:
         """What this driver answers to Slurm's scripts; nothing without Slurm."""
         return {} if self._lender is None else loan_asks(self._lender, time.monotonic)
 
+    def release(self, uid: str) -> None:
+        self._service.release(uid)
+
     def status(self) -> Status:
         return Status(
             node=self._node.name,

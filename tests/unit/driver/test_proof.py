@@ -256,3 +256,27 @@ def test_a_conflict_while_the_finalizer_is_put_is_read_again_and_not_an_error() 
     node.claims.faults.fail("hold", Conflict("CONFLICT", "a second pod reserved the claim"))
     assert node.prepare(ref, patience=30.0)
     assert len(node.live()) == 1
+
+
+# -- the operator's way out ---------------------------------------------------------------------------------------
+
+
+def test_a_claim_that_the_kubelet_forgot_is_released_by_hand_once_it_is_over() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device(ONE, 0))
+    node.prepare(ref)
+    with pytest.raises(DynamigError, match="pod") as told:
+        node.service.release("a")
+    assert told.value.code == "STILL_ALLOCATED"
+    node.claims.deallocate(ref, delete=True)
+    node.claims.silent = True
+    with pytest.raises(Unavailable):
+        node.service.release("a")
+    assert len(node.live()) == 1
+    node.claims.silent = False
+    node.service.release("a")
+    assert node.live() == []
+    assert node.service.settle("a")
+    assert node.is_clean()
+    with pytest.raises(DynamigError, match="journal"):
+        node.service.release("a")
