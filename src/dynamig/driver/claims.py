@@ -475,7 +475,7 @@ class ClaimService:
             return True
 
     def release(self, uid: str) -> None:
-        """What a claim has is destroyed although the kubelet did not ask: the way out when the kubelet has forgotten it.
+        """What a claim has is destroyed although no kubelet asked: the way out when the kubelet has forgotten it.
 
         Only for a claim that the API server says is over. Raises: Refused UNKNOWN_CLAIM or STILL_ALLOCATED; Unavailable
         API_UNAVAILABLE, or IN_USE while a process uses it.

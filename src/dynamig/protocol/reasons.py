@@ -47,6 +47,8 @@ FINAL: Final = frozenset(
         "NOT_HELD",  # on a node with Slurm: the bridge does not pay for this claim
         "NO_ROOM",
         "RELEASED",
+        "STILL_ALLOCATED",  # of a release by hand
+        "UNKNOWN_CLAIM",
         "UNKNOWN_DEVICE",
         "UNKNOWN_PROFILE",
         "UNSUPPORTED_CONFIG",
