@@ -14,16 +14,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from lightkube import Client
-from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.generic_resource import create_namespaced_resource
 
 from bench.cluster import ready_lab
 from bench.figures import Figure, Report, Series, series
 from bench.sightings import ALLOCATED, BOUND, CLAIM_GONE, HELD, POD_GONE, PREPARED, RUNNING, Sightings
 from dynamig.errors import Unavailable
-from dynamig.kube.client import Pod, connect, plain, seen, translated
+from dynamig.kube.client import Namespace, Pod, connect, plain, seen, translated
 from dynamig.protocol.seen import Found
 
-Namespace = create_global_resource("", "v1", "Namespace", "namespaces")
 Template = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates")
 ServiceAccount = create_namespaced_resource("", "v1", "ServiceAccount", "serviceaccounts")
 
