@@ -59,7 +59,7 @@ class Hands:
                 self._verify(action)
             case decide.Ungate(pod):
                 ref = pod.ref
-                self._objects.ungate(ref.namespace, ref.name, ref.uid, pod.resource_version)
+                self._objects.ungate(ref.namespace, ref.name, ref.uid)
             case decide.TakeBack(claims, why):
                 log.info("taken_back", claims=[str(c.view.ref) for c in claims], why=why)
                 for claim in claims:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from lightkube import Client
@@ -33,17 +33,10 @@ class ApiClaims:
         return Found(claim)
 
     def hold(self, claim: ClaimView, annotations: Mapping[str, str]) -> ClaimView:
-        finalizers = sorted(claim.finalizers | {names.HELD})
-        return self._patch_metadata(claim, finalizers, dict(annotations))
+        return patch_metadata(self._client, self._driver, claim, claim.finalizers | {names.HELD}, annotations)
 
     def let_go(self, claim: ClaimView) -> None:
-        finalizers = sorted(claim.finalizers - {names.HELD})
-        removed = {key: None for key in OURS if key in claim.annotations}
-        try:
-            self._patch_metadata(claim, finalizers, removed)
-        except Refused as error:
-            if error.code != "NOT_FOUND":
-                raise
+        remove_ours(self._client, self._driver, claim, {names.HELD})
 
     def report(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> None:
         """Server-side apply with a manager of this node: other drivers' entries in the same claim stay."""
@@ -69,23 +62,42 @@ class ApiClaims:
                 raise  # those three: the claim went, belongs to another UID, or is not allocated any more
 
     def held_on(self, node: str) -> Sequence[ClaimView]:
-        with translated("listing claims"):
-            claims = [read_claim(plain(c), self._driver) for c in self._client.list(ResourceClaim, namespace="*")]
+        claims = every_claim(self._client, self._driver)
         return [c for c in claims if c.held and c.held_by_node == node]
 
-    def _patch_metadata(
-        self, claim: ClaimView, finalizers: list[str], annotations: Mapping[str, str | None]
-    ) -> ClaimView:
-        body: dict[str, Any] = {
-            "metadata": {
-                "resourceVersion": claim.resource_version,
-                "uid": claim.ref.uid,
-                "finalizers": finalizers,
-                "annotations": dict(annotations),
-            }
-        }
-        with translated(f"claim {claim.ref}"):
-            answer = self._client.patch(
-                ResourceClaim, claim.ref.name, body, namespace=claim.ref.namespace, patch_type=PatchType.MERGE
-            )
-        return read_claim(plain(answer), self._driver)
+
+def every_claim(client: Client, driver: str) -> Sequence[ClaimView]:
+    """Claims of all namespaces, as `driver` reads them."""
+    with translated("listing claims"):
+        return [read_claim(plain(c), driver) for c in client.list(ResourceClaim, namespace="*")]
+
+
+def patch_metadata(
+    client: Client, driver: str, claim: ClaimView, finalizers: Iterable[str], annotations: Mapping[str, str | None]
+) -> ClaimView:
+    """Finalizers replaced, annotations merged (None removes one); only on the claim as it was read."""
+    metadata = {
+        "resourceVersion": claim.resource_version,
+        "uid": claim.ref.uid,
+        "finalizers": sorted(finalizers),
+        "annotations": dict(annotations),
+    }
+    with translated(f"claim {claim.ref}"):
+        answer = client.patch(
+            ResourceClaim,
+            claim.ref.name,
+            {"metadata": metadata},
+            namespace=claim.ref.namespace,
+            patch_type=PatchType.MERGE,
+        )
+    return read_claim(plain(answer), driver)
+
+
+def remove_ours(client: Client, driver: str, claim: ClaimView, finalizers: Set[str]) -> None:
+    """Takes `finalizers` and our annotations off; a claim that is gone has neither."""
+    removed = {key: None for key in OURS if key in claim.annotations}
+    try:
+        patch_metadata(client, driver, claim, claim.finalizers - finalizers, removed)
+    except Refused as error:
+        if error.code != "NOT_FOUND":
+            raise

@@ -14,13 +14,12 @@ from lightkube import Client
 from lightkube.types import PatchType
 
 from dynamig.errors import Refused
-from dynamig.kube.client import Pod, ResourceClaim, plain, seen, translated
+from dynamig.kube.claims import every_claim, patch_metadata, remove_ours
+from dynamig.kube.client import Pod, ResourceClaim, plain, translated
 from dynamig.protocol import names
-from dynamig.protocol.claims import ClaimRef, ClaimView, read_claim
-from dynamig.protocol.seen import Found, Gone, Seen
+from dynamig.protocol.claims import ClaimView, read_claim
 
 DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
-OURS: Final = (names.NODE, names.HOLD, names.RELEASE, names.VERIFIED)
 
 
 class ApiSets:
@@ -30,7 +29,7 @@ class ApiSets:
 
     def note(self, claim: ClaimView, annotations: Mapping[str, str]) -> ClaimView:
         finalizers = claim.finalizers | {names.HELD, DELETE_PROTECTION}
-        return self._metadata(claim, sorted(finalizers), dict(annotations))
+        return patch_metadata(self._client, self._driver, claim, finalizers, annotations)
 
     def allocate(self, claim: ClaimView, allocation: Mapping[str, Any]) -> ClaimView:
         return self._status(claim, {"allocation": dict(allocation)})
@@ -38,32 +37,18 @@ class ApiSets:
     def deallocate(self, claim: ClaimView) -> ClaimView:
         """The word goes before the allocation: what is not allocated must never look verified."""
         if names.VERIFIED in claim.annotations:
-            claim = self._metadata(claim, sorted(claim.finalizers), {names.VERIFIED: None})
+            claim = patch_metadata(self._client, self._driver, claim, claim.finalizers, {names.VERIFIED: None})
         return self._status(claim, {"allocation": None})
 
     def let_go(self, claim: ClaimView) -> None:
-        removed = {key: None for key in OURS if key in claim.annotations}
-        try:
-            self._metadata(claim, sorted(claim.finalizers - {names.HELD, DELETE_PROTECTION}), removed)
-        except Refused as error:
-            if error.code != "NOT_FOUND":
-                raise
-
-    def current(self, claim: ClaimRef) -> Seen[ClaimView]:
-        what = f"claim {claim}"
-        found = seen(what, lambda: plain(self._client.get(ResourceClaim, claim.name, namespace=claim.namespace)))
-        if not isinstance(found, Found):
-            return found
-        view = read_claim(found.value, self._driver)
-        return Found(view) if view.ref.uid == claim.uid else Gone(f"the name belongs to claim {view.ref.uid} now")
+        remove_ours(self._client, self._driver, claim, {names.HELD, DELETE_PROTECTION})
 
     def all_held(self) -> Sequence[ClaimView]:
-        with translated("listing claims"):
-            found = [read_claim(plain(c), self._driver) for c in self._client.list(ResourceClaim, namespace="*")]
+        found = every_claim(self._client, self._driver)
         return [c for c in found if c.held or c.devices_of(self._driver)]
 
-    def ungate(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
-        """One JSON patch on the pod as it was read: gate off, toleration for managed nodes on."""
+    def ungate(self, namespace: str, name: str, uid: str) -> None:
+        """One merge patch on the pod as it was read: gate off, toleration for managed nodes on."""
         with translated(f"pod {namespace}/{name}"):
             pod = plain(self._client.get(Pod, name, namespace=namespace))
         if pod["metadata"]["uid"] != uid:
@@ -102,25 +87,6 @@ class ApiSets:
         except Refused as error:
             if error.code != "NOT_FOUND":
                 raise
-
-    def _metadata(
-        self, claim: ClaimView, finalizers: Sequence[str], annotations: Mapping[str, str | None]
-    ) -> ClaimView:
-        metadata = {
-            "resourceVersion": claim.resource_version,
-            "uid": claim.ref.uid,
-            "finalizers": list(finalizers),
-            "annotations": dict(annotations),
-        }
-        with translated(f"claim {claim.ref}"):
-            answer = self._client.patch(
-                ResourceClaim,
-                claim.ref.name,
-                {"metadata": metadata},
-                namespace=claim.ref.namespace,
-                patch_type=PatchType.MERGE,
-            )
-        return read_claim(plain(answer), self._driver)
 
     def _status(self, claim: ClaimView, status: Mapping[str, Any]) -> ClaimView:
         metadata = {"resourceVersion": claim.resource_version, "uid": claim.ref.uid}

@@ -62,9 +62,6 @@ def outcomes(claim: ClaimView, driver: str) -> tuple[Outcome, ...]:
     )
 
 
-_FINAL_REASONS = frozenset("".join(word.capitalize() for word in code.lower().split("_")) for code in FINAL)
-
-
 def _outcome(entry: Mapping[str, Any], condition: Mapping[str, Any]) -> Outcome:
     return Outcome(
         prepared=condition["status"] == "True",
@@ -106,3 +103,6 @@ def _condition(status: str, reason: str, message: str, since: float) -> dict[str
 def _reason(code: str) -> str:
     """PLACEMENT_BUSY becomes PlacementBusy: condition reasons are CamelCase by convention."""
     return "".join(word.capitalize() for word in code.lower().split("_"))
+
+
+_FINAL_REASONS = frozenset(map(_reason, FINAL))

@@ -11,7 +11,6 @@ from typing import Any
 from dynamig.errors import Conflict, Refused
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef, ClaimView, read_claim
-from dynamig.protocol.seen import Found, Gone, Seen
 from dynamig.testing.fakes import Faults
 
 DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
@@ -130,17 +129,11 @@ class FakeSets:
         meta["annotations"] = {k: v for k, v in meta.get("annotations", {}).items() if k not in ours}
         self._touch(obj)
 
-    def current(self, claim: ClaimRef) -> Seen[ClaimView]:
-        obj = self.claims.get(claim.name)
-        if obj is None or obj["metadata"]["uid"] != claim.uid:
-            return Gone("not on the server")
-        return Found(read_claim(obj, self.driver))
-
     def all_held(self) -> Sequence[ClaimView]:
         views = [read_claim(c, self.driver) for c in self.claims.values()]
         return [v for v in views if v.held or v.allocated]
 
-    def ungate(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
+    def ungate(self, namespace: str, name: str, uid: str) -> None:
         self.faults.check("ungate")
         pod = self.pods[name]
         pod["spec"]["schedulingGates"] = []
