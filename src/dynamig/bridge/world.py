@@ -31,7 +31,6 @@ class PodView:
     """A pod of a Slurm namespace. `claims`: names of its ResourceClaims; `pending_claims`: some are not made yet."""
 
     ref: PodRef
-    resource_version: str
     gated: bool
     deleting: bool
     node: str | None
@@ -40,8 +39,6 @@ class PodView:
     pending_claims: bool
     created: float
     unschedulable_since: float | None
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
 
     @property
     def over(self) -> bool:
@@ -173,7 +170,6 @@ def read_pod(obj: Mapping[str, Any]) -> PodView:
             pending = True
     return PodView(
         ref=PodRef(meta["namespace"], meta["name"], meta["uid"]),
-        resource_version=meta.get("resourceVersion", ""),
         gated=any(g["name"] == names.GATE for g in spec.get("schedulingGates") or ()),
         deleting=meta.get("deletionTimestamp") is not None,
         node=spec.get("nodeName"),
@@ -182,8 +178,6 @@ def read_pod(obj: Mapping[str, Any]) -> PodView:
         pending_claims=pending,
         created=_time(meta.get("creationTimestamp")),
         unschedulable_since=_unschedulable(status),
-        labels=dict(meta.get("labels") or {}),
-        annotations=dict(meta.get("annotations") or {}),
     )
 
 
