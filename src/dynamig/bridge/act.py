@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
 from dynamig.bridge import decide
 from dynamig.bridge.plan import Choice
-from dynamig.bridge.world import Account, HoldNote, PodView, SetClaim, hold_note
+from dynamig.bridge.world import Account, PodView, SetClaim
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
+from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice, hold_note
 from dynamig.protocol.ports import SetObjects
 from dynamig.protocol.seen import Found
 from dynamig.protocol.slurm_jobs import HoldRequest, Job, Jobs, JobState
+from dynamig.protocol.times import to_rfc3339
 
 Footprints = Mapping[tuple[str, str], frozenset[tuple[str, int]]]
 log = structlog.get_logger(__name__)
@@ -43,9 +44,9 @@ class Hands:
         match action:
             case decide.Tell(pod, reason, message):
                 self._objects.tell(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message)
-            case decide.Note(_, claims, note):
+            case decide.Note(_, claims, attempt):
                 for claim in claims:
-                    self._objects.note(claim.view, {names.HOLD: note.to_json()})
+                    self._objects.note(claim.view, {names.HOLD: HoldNote((), attempt).to_json()})
             case decide.Submit():
                 self._submit(action)
             case decide.Describe(job, text):
@@ -69,7 +70,7 @@ class Hands:
                 view = claim.view
                 self._objects.let_go(self._objects.deallocate(view) if view.allocated else view)
             case decide.Release(claim):
-                self._objects.note(claim.view, {names.RELEASE: _stamp(self._wall())})
+                self._objects.note(claim.view, {names.RELEASE: to_rfc3339(self._wall())})
             case decide.EndPod(pod, reason, message):
                 self._objects.end(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message)
 
@@ -102,8 +103,8 @@ class Hands:
         """Finalizers and words first, then the allocation (P5); a crash between is finished by the next look."""
         for claim in claims:
             picks = [p for p in choice.picks if p.claim_uid == claim.view.ref.uid]
-            devices = tuple((p.pool, p.device) for p in picks)
-            note = HoldNote(pod.ref.uid, job.identity.attempt, job.key, choice.gpu, devices)
+            devices = tuple(NotedDevice(p.pool, p.device, choice.gpu) for p in picks)
+            note = HoldNote(devices, Attempt(pod.ref.uid, job.identity.attempt, job.key))
             noted = self._objects.note(claim.view, {names.NODE: node, names.HOLD: note.to_json()})
             results: list[dict[str, Any]] = [
                 {"request": p.request, "driver": self._driver, "pool": p.pool, "device": p.device} for p in picks
@@ -127,7 +128,7 @@ class Hands:
                 self._objects.deallocate(claim)
         elif not rivals:
             for claim in mine:
-                self._objects.note(claim, {names.VERIFIED: _stamp(self._wall())})
+                self._objects.note(claim, {names.VERIFIED: to_rfc3339(self._wall())})
 
     def _overlap(self, other: ClaimView, mine: list[ClaimView], footprints: Footprints) -> bool:
         """Whether they share a memory slice. A device of the same pool that is not published any more may share any."""
@@ -141,7 +142,7 @@ def _allocation(results: list[dict[str, Any]], node: str, now: float) -> dict[st
     """As kube-scheduler accepts it from outside: with a time stamp and a node selector, without reservation."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {
-        "allocationTimestamp": _stamp(now),
+        "allocationTimestamp": to_rfc3339(now),
         "devices": {"results": results},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
     }
@@ -150,7 +151,9 @@ def _allocation(results: list[dict[str, Any]], node: str, now: float) -> dict[st
 def _held_devices(claim: ClaimView, driver: str) -> set[tuple[str, str]]:
     """(pool, device) pairs that a claim has, allocated or still noted."""
     note = hold_note(claim)
-    return {(d.pool, d.device) for d in claim.devices_of(driver)} | set(note.devices if note else ())
+    return {(d.pool, d.device) for d in claim.devices_of(driver)} | {
+        (d.pool, d.device) for d in (note.devices if note else ())
+    }
 
 
 def _may_share(a: tuple[str, str], b: tuple[str, str], footprints: Footprints) -> bool:
@@ -165,7 +168,3 @@ def _comes_first(rival: ClaimView, mine: list[ClaimView]) -> bool:
     if names.VERIFIED in rival.annotations or rival.reserved_for or not rival.held:
         return True
     return rival.ref.uid < min(c.ref.uid for c in mine)
-
-
-def _stamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

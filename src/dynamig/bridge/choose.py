@@ -81,8 +81,8 @@ class WorldChooser:
             if claim.view.ref.uid in mine:
                 continue
             held |= {DeviceId(d.driver, d.pool, d.device) for d in claim.view.allocated if not d.admin_access}
-            if claim.view.held and claim.note is not None:
-                held |= {DeviceId(self._driver, pool, device) for pool, device in claim.note.devices}
+            if claim.view.held and (note := claim.note) is not None:
+                held |= {DeviceId(self._driver, d.pool, d.device) for d in note.devices}
         return frozenset(held)
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, plan_hold
-from dynamig.bridge.world import HoldNote, PodView, SetClaim, World
+from dynamig.bridge.world import PodView, SetClaim, World
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.device_status import outcomes
+from dynamig.protocol.hold_note import Attempt
 from dynamig.protocol.identity import JobIdentity, surviving
 from dynamig.protocol.slurm_jobs import Ending, Job, JobState
 
@@ -41,7 +42,7 @@ class Note:
 
     pod: PodView
     claims: tuple[SetClaim, ...]
-    note: HoldNote
+    attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def decide_job(job: Job, world: World) -> tuple[Action, ...]:
     pod = next((p for p in world.pods.values() if p.ref.uid == job.identity.set_uid), None)
     if pod is not None and not (pod.deleting or pod.over):
         return ()
-    holders = [c for c in world.claims.values() if c.note is not None and c.note.set_uid == job.identity.set_uid]
+    holders = [c for c in world.claims.values() if c.attempt is not None and c.attempt.set_uid == job.identity.set_uid]
     if any(c.view.held for c in holders):
         return ()
     if not job.ran:
@@ -166,7 +167,7 @@ def _empty(job: Job, world: World) -> bool:
 def _one_job(jobs: Sequence[Job], claims: Sequence[SetClaim]) -> tuple[Job | None, tuple[Job, ...]]:
     """The job of the latest attempt that stays, and the living ones that must go (P2)."""
     living = [j for j in jobs if j.state is not JobState.ENDED]
-    named = next((c.note.job for c in claims if c.note is not None and c.note.job is not None), None)
+    named = next((c.attempt.job for c in claims if c.attempt is not None and c.attempt.job is not None), None)
     if not living:
         return (max(jobs, key=lambda j: (j.identity.attempt, j.key)) if jobs else None), ()
     kept = surviving([(j.key, j.state is JobState.RUNNING) for j in living], named)
@@ -178,21 +179,21 @@ def _without_job(
 ) -> tuple[Action, ...]:
     if any(c.view.allocated for c in claims):
         return _bare(pod, claims, ended)
-    note = claims[0].note
+    noted = claims[0].attempt
     planned = plan_hold(claims, world, choose)
     if isinstance(planned, NoPlan):
         return (Tell(pod, "NoLegalPlacement", planned.why),)
-    attempt = _next_attempt(note, ended)
-    if note is None or note.attempt != attempt or not all(c.view.held for c in claims):
-        return (Note(pod, claims, HoldNote(pod.ref.uid, attempt)),)
-    return (Submit(pod, claims, JobIdentity(pod.ref.uid, attempt), planned),)
+    number = _next_attempt(noted, ended)
+    if noted is None or noted.number != number or not all(c.view.held for c in claims):
+        return (Note(pod, claims, Attempt(pod.ref.uid, number)),)
+    return (Submit(pod, claims, JobIdentity(pod.ref.uid, number), planned),)
 
 
-def _next_attempt(note: HoldNote | None, ended: Job | None) -> int:
+def _next_attempt(noted: Attempt | None, ended: Job | None) -> int:
     """A new attempt for each job that Slurm ended; the noted one as long as no job of it was seen."""
-    if note is None:
+    if noted is None:
         return 1 if ended is None else ended.identity.attempt + 1
-    return note.attempt if ended is None or ended.identity.attempt < note.attempt else note.attempt + 1
+    return noted.number if ended is None or ended.identity.attempt < noted.number else noted.number + 1
 
 
 def _bare(pod: PodView, claims: tuple[SetClaim, ...], ended: Job | None) -> tuple[Action, ...]:

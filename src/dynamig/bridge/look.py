@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from dynamig.bridge.world import NodeView, PodView, SetClaim, World, read_pod, read_set_claim
@@ -13,6 +12,7 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.device_map import map_from_json
 from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
+from dynamig.protocol.times import from_rfc3339
 
 FRESH = 40.0
 """Seconds after which a node's report no longer counts: four renewals were missed."""
@@ -37,7 +37,7 @@ def node_view(name: str, slurm: SlurmNodeName, lease: Obj | None, now: float) ->
         return _silent(name, slurm, "its driver has never reported")
     try:
         report = json.loads((lease["metadata"].get("annotations") or {})[names.REPORT])
-        renewed = datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp()
+        renewed = from_rfc3339(lease["spec"]["renewTime"])
         noted = report.get("deviceMap")
         gpus = map_from_json(noted).gpus if noted is not None else {}
         claims = frozenset(str(uid) for uid in report["claims"])

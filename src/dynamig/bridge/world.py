@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from dynamig.dra import PublishedPool
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
-from dynamig.protocol.identity import JobKey
+from dynamig.protocol.hold_note import Attempt, HoldNote, hold_note
 from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
+from dynamig.protocol.times import from_rfc3339
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,45 +55,10 @@ class SetClaim:
     def note(self) -> HoldNote | None:
         return hold_note(self.view)
 
-
-@dataclass(frozen=True, slots=True)
-class HoldNote:
-    """What the bridge wrote on a claim before it acted: the set, the attempt, the job and GPU once they are known.
-
-    The node's driver reads `devices` with their `gpu` when it finds the claim and no record of its own.
-    """
-
-    set_uid: str
-    attempt: int
-    job: JobKey | None = None
-    gpu: GpuUuid | None = None
-    devices: tuple[tuple[str, str], ...] = ()
-
-    def to_json(self) -> str:
-        body: dict[str, Any] = {
-            "set": self.set_uid,
-            "attempt": self.attempt,
-            "devices": [{"pool": p, "device": d, "gpu": self.gpu} for p, d in self.devices],
-        }
-        if self.job is not None:
-            body["job"] = {"id": self.job.job_id, "since": self.job.since}
-        return json.dumps(body, sort_keys=True)
-
-
-def hold_note(claim: ClaimView) -> HoldNote | None:
-    """The note on a claim; None if there is none of the bridge's (a driver's own has no set)."""
-    try:
-        body = json.loads(claim.annotations[names.HOLD])
-        job = body.get("job")
-        return HoldNote(
-            set_uid=str(body["set"]),
-            attempt=int(body["attempt"]),
-            job=None if job is None else JobKey(int(job["id"]), str(job["since"])),
-            gpu=next((GpuUuid(str(d["gpu"])) for d in body["devices"]), None),
-            devices=tuple((str(d["pool"]), str(d["device"])) for d in body["devices"]),
-        )
-    except (KeyError, ValueError, TypeError):
-        return None
+    @property
+    def attempt(self) -> Attempt | None:
+        """Which Slurm job is to pay; None for a claim that the bridge has not noted yet."""
+        return None if (note := self.note) is None else note.attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,4 +158,4 @@ def _unschedulable(status: Mapping[str, Any]) -> float | None:
 
 def _time(text: str | None) -> float:
     """Seconds of the epoch of an RFC 3339 time; 0 where there is none."""
-    return 0.0 if text is None else datetime.fromisoformat(text).timestamp()
+    return 0.0 if text is None else from_rfc3339(text)

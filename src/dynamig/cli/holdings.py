@@ -8,7 +8,6 @@ what nobody says is `unknown`, never a guess.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +16,7 @@ from typing import Any
 from dynamig.dra import PublishedDevice, PublishedPool
 from dynamig.protocol import names
 from dynamig.protocol.claims import AllocatedDevice, ClaimView
+from dynamig.protocol.hold_note import hold_note
 
 UNKNOWN_PROFILE = "unknown"
 
@@ -110,15 +110,10 @@ def _devices_of(claim: ClaimView, driver: str) -> Sequence[AllocatedDevice]:
 
 def _noted(claim: ClaimView, driver: str) -> Sequence[AllocatedDevice]:
     """The note is the driver's; one that cannot be read hides devices, so the claim is shown without any."""
-    try:
-        noted = _note(claim)["devices"]
-        return [AllocatedDevice("", driver, str(d["pool"]), str(d["device"])) for d in noted]
-    except (KeyError, ValueError, TypeError):
+    note = hold_note(claim)
+    if note is None:
         return [AllocatedDevice("", driver, "?", "?")]
-
-
-def _note(claim: ClaimView) -> Any:
-    return json.loads(claim.annotations[names.HOLD])
+    return [AllocatedDevice("", driver, d.pool, d.device) for d in note.devices]
 
 
 def _noted_by(driver: str, pool: str, mine: Iterable[str], others: Iterable[str]) -> bool:
@@ -162,11 +157,9 @@ def _told_profile(data: Object) -> str | None:
 
 
 def _noted_gpu(claim: ClaimView, one: AllocatedDevice) -> str | None:
-    try:
-        found = (d for d in _note(claim)["devices"] if (d["pool"], d["device"]) == (one.pool, one.device))
-        return next(found)["gpu"] or None
-    except (KeyError, ValueError, TypeError, StopIteration):
-        return None
+    note = hold_note(claim)
+    noted = () if note is None else note.devices
+    return next((d.gpu for d in noted if (d.pool, d.device) == (one.pool, one.device)), None)
 
 
 def _placed(data: Object) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ waiting can cure is waited for here, up to the caller's deadline.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -26,6 +25,7 @@ from dynamig.mig import GiId, GpuUuid, Partition
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef, ClaimView, base_request
 from dynamig.protocol.gpus import DeviceNode, DeviceNodes, Gpus, LiveInstance
+from dynamig.protocol.hold_note import HoldNote, NotedDevice
 from dynamig.protocol.invariants import i1_disjoint, i2_engines, i3_prepared_is_live, i4_ours
 from dynamig.protocol.lifecycle import Event, State
 from dynamig.protocol.ports import CdiFiles, Claims, Journal
@@ -230,10 +230,8 @@ class ClaimService:
                 f"claim {claim.ref} is still held by node {claim.held_by_node}",
                 "that node lets go once its hardware is empty; prepare is tried again",
             )
-        held = [{"pool": d.pool, "device": d.device, "gpu": d.gpu} for d in wanted]
-        self._out.claims.hold(
-            claim, {names.NODE: self._node.name, names.HOLD: json.dumps({"devices": held}, sort_keys=True)}
-        )
+        note = HoldNote(tuple(NotedDevice(d.pool, d.device, d.gpu) for d in wanted))
+        self._out.claims.hold(claim, {names.NODE: self._node.name, names.HOLD: note.to_json()})
 
     def _note_held(self, record: ClaimRecord) -> None:
         """The settler learns of a claim that has our finalizer and nothing else."""

@@ -6,16 +6,15 @@ Run at start and on a timer, printed by `dynamig driver plan`. A second pass aft
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dynamig.driver.hardware import foreign_instances
 from dynamig.errors import InvariantBroken
 from dynamig.mig import GpuUuid
-from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.gpus import LiveInstance
+from dynamig.protocol.hold_note import NotedDevice, hold_note
 from dynamig.protocol.invariants import i3_prepared_is_live
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.records import ClaimRecord
@@ -41,15 +40,6 @@ class RemoveCdi:
     """Remove the CDI file of a claim that has nothing prepared here."""
 
     uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class NotedDevice:
-    """A device as the note on its claim has it."""
-
-    pool: str
-    device: str
-    gpu: GpuUuid
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +90,7 @@ def plan_recovery(
     prepared = {uid for uid, r in records.items() if r.state is State.PREPARED}
     actions += [RemoveCdi(uid) for uid in sorted(set(cdi_claims) - prepared - set(unreadable))]
     known = records.keys() | set(unreadable)
-    actions += [Adopt(c, noted_devices(c)) for c in held_here if c.ref.uid not in known]
+    actions += [Adopt(c, _noted_devices(c)) for c in held_here if c.ref.uid not in known]
     return Plan(tuple(actions), foreign_instances(live, records.values(), boot_id))
 
 
@@ -137,10 +127,6 @@ def _for_prepared(
     return None if record.ref.uid in cdi_claims else RestoreCdi(record)
 
 
-def noted_devices(claim: ClaimView) -> tuple[NotedDevice, ...]:
-    """What the driver noted on the claim before it acted; empty if there is no such note."""
-    try:
-        noted = json.loads(claim.annotations[names.HOLD])["devices"]
-        return tuple(NotedDevice(str(d["pool"]), str(d["device"]), GpuUuid(str(d["gpu"]))) for d in noted)
-    except (KeyError, ValueError, TypeError):
-        return ()
+def _noted_devices(claim: ClaimView) -> tuple[NotedDevice, ...]:
+    note = hold_note(claim)
+    return () if note is None else note.devices

@@ -19,6 +19,7 @@ from dynamig.errors import DynamigError, Refused, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol.claims import ClaimRef, ClaimView
 from dynamig.protocol.gpus import LiveInstance
+from dynamig.protocol.hold_note import NotedDevice
 from dynamig.protocol.records import DeviceRecord
 
 log = structlog.get_logger(__name__)
@@ -77,7 +78,7 @@ class Repair:
             case recovery.Adopt(claim, devices):
                 self._service.adopt(claim, [self._noted(noted) for noted in devices])
 
-    def _noted(self, noted: recovery.NotedDevice) -> DeviceRecord:
+    def _noted(self, noted: NotedDevice) -> DeviceRecord:
         """With its place, if the device is still offered: then letting go looks whether the place is empty."""
         try:
             partition = self._catalog().find(noted.pool, noted.device)[1].partition

@@ -6,8 +6,8 @@ Allocation from outside the scheduler, as kube-scheduler 1.37.2 accepts it: dele
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from lightkube import Client
@@ -18,6 +18,7 @@ from dynamig.kube.claims import every_claim, patch_metadata, remove_ours
 from dynamig.kube.client import Pod, ResourceClaim, plain, translated
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
+from dynamig.protocol.times import to_rfc3339
 
 DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 
@@ -69,7 +70,7 @@ class ApiSets:
             "status": "False",
             "reason": reason,
             "message": message,
-            "lastTransitionTime": _now(),
+            "lastTransitionTime": to_rfc3339(time.time()),
         }
         body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
         try:
@@ -99,7 +100,3 @@ class ApiSets:
                 patch_type=PatchType.MERGE,
             )
         return read_claim(plain(answer), self._driver)
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from dynamig.errors import DynamigError
@@ -15,6 +14,7 @@ from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.reasons import FINAL, is_final
 from dynamig.protocol.records import ClaimRecord, DeviceRecord
+from dynamig.protocol.times import from_rfc3339, to_rfc3339
 
 MESSAGE_LIMIT = 32768
 """Bytes of a condition message that the API server takes (metav1.Condition)."""
@@ -67,7 +67,7 @@ def _outcome(entry: Mapping[str, Any], condition: Mapping[str, Any]) -> Outcome:
         prepared=condition["status"] == "True",
         final=condition["status"] != "True" and condition["reason"] in _FINAL_REASONS,
         message=condition["message"],
-        since=datetime.fromisoformat(condition["lastTransitionTime"]).timestamp(),
+        since=from_rfc3339(condition["lastTransitionTime"]),
         data=entry.get("data") or {},
     )
 
@@ -90,13 +90,12 @@ def _data(device: DeviceRecord) -> dict[str, Any]:
 
 
 def _condition(status: str, reason: str, message: str, since: float) -> dict[str, str]:
-    when = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "type": names.PREPARED,
         "status": status,
         "reason": reason,
         "message": message,
-        "lastTransitionTime": when,
+        "lastTransitionTime": to_rfc3339(since),
     }
 
 

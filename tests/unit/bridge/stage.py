@@ -183,7 +183,8 @@ class TableChooser:
             if claim.view.ref.uid in mine:
                 continue
             devices = [(d.pool, d.device) for d in claim.view.allocated]
-            devices = devices or (list(claim.note.devices) if claim.note and claim.view.held else [])
+            noted = claim.note.devices if claim.note and claim.view.held else ()
+            devices = devices or [(d.pool, d.device) for d in noted]
             held += [d for p, d in devices if p == pool.name]
         partitions = [pool.device(d).partition for d in held]
         return [p for p in partitions if p is not None]

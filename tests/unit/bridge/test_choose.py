@@ -7,8 +7,9 @@ from typing import Any
 
 from dynamig.bridge.choose import WorldChooser
 from dynamig.bridge.plan import Choice, NoChoice
-from dynamig.bridge.world import HoldNote, SetClaim, World, read_set_claim
+from dynamig.bridge.world import SetClaim, World, read_set_claim
 from dynamig.protocol import names
+from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice
 from tests.unit.bridge.stage import gpu, published
 
 GPU = gpu("n1", 0)
@@ -39,7 +40,7 @@ def allocated(uid: str, device: str) -> SetClaim:
 
 def leaving(uid: str, device: str) -> SetClaim:
     """Deallocated, and its instance may still live: only the note on the claim says so."""
-    note = HoldNote("set", 1, None, GPU, ((POOL, device),)).to_json()
+    note = HoldNote((NotedDevice(POOL, device, GPU),), Attempt("set", 1)).to_json()
     return claim(uid, "any", metadata={"finalizers": [names.HELD], "annotations": {names.HOLD: note}})
 
 

@@ -98,7 +98,7 @@ def test_a_claim_that_is_deleted_leaves_and_keeps_its_uuid() -> None:
 
 
 def test_a_deallocated_claim_still_holds_what_the_note_on_it_names() -> None:
-    note = json.dumps({"devices": [{"pool": GPU.name, "device": HALF[1].name}]})
+    note = json.dumps({"devices": [{"pool": GPU.name, "device": HALF[1].name, "gpu": "GPU-0"}]})
     noted = claim("c", [], finalizers=[names.HELD], annotations={names.HOLD: note, names.NODE: "n1"})
     view = only([noted])
     (held,) = view.holdings
@@ -131,7 +131,7 @@ def test_devices_of_other_drivers_are_not_ours() -> None:
 
 
 def test_another_driver_does_not_get_what_a_note_of_ours_names() -> None:
-    note = json.dumps({"devices": [{"pool": GPU.name, "device": HALF[1].name}]})
+    note = json.dumps({"devices": [{"pool": GPU.name, "device": HALF[1].name, "gpu": "GPU-0"}]})
     leaving = claim("c", [], finalizers=[names.HELD], annotations={names.HOLD: note, names.NODE: "n1"})
     others = claim("d", [HALF], finalizers=[names.HELD])
     for published in ([], slices(GPU)):

@@ -14,6 +14,7 @@ from dynamig.driver.repair import Repair
 from dynamig.errors import DynamigError, Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
+from dynamig.protocol.hold_note import hold_note
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.seen import Found
 from tests.unit.driver.bench_node import NODE, BenchNode
@@ -288,7 +289,9 @@ def test_every_action_has_words() -> None:
         recovery.Adopt(found.value, ()),
     ]
     assert all("x" in text or "claim-a" in text for text in map(recovery.describe, actions))
-    (noted,) = recovery.noted_devices(found.value)
+    note = hold_note(found.value)
+    assert note is not None
+    (noted,) = note.devices
     assert (noted.pool, noted.device) == node.device("1g.10gb", 0)
     assert names.HOLD in found.value.annotations
 

@@ -1,0 +1,15 @@
+"""Times as the Kubernetes API has them: RFC 3339, whole seconds, UTC. Pure: nobody here asks for the present."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def to_rfc3339(seconds: float) -> str:
+    """`seconds` of the epoch as metav1.Time."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def from_rfc3339(text: str) -> float:
+    """Seconds of the epoch. Raises ValueError for anything else."""
+    return datetime.fromisoformat(text).timestamp()
