@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from dynamig.bridge import decide
-from dynamig.bridge.plan import Choice
-from dynamig.bridge.world import Account, PodView, SetClaim
+from dynamig.bridge.actions import (
+    Action,
+    Cancel,
+    Commit,
+    Describe,
+    EndPod,
+    LetGo,
+    Note,
+    Publish,
+    Release,
+    Submit,
+    TakeBack,
+    Tell,
+    Ungate,
+    Verify,
+)
+from dynamig.bridge.plan import Filler
+from dynamig.bridge.sets import ClaimSet
+from dynamig.bridge.world import Account
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice, hold_note
+from dynamig.protocol.identity import JobIdentity, Purpose, Role
 from dynamig.protocol.ports import SetObjects
 from dynamig.protocol.seen import Found
-from dynamig.protocol.slurm_jobs import HoldRequest, Job, Jobs, JobState
+from dynamig.protocol.slurm_jobs import TOP_PRIORITY, HoldRequest, Jobs, JobState
 from dynamig.protocol.times import to_rfc3339
 
 Footprints = Mapping[tuple[str, str], frozenset[tuple[str, int]]]
@@ -39,87 +57,116 @@ class Hands:
         self._account = account
         self._wall = wall
 
-    def run(self, action: decide.Action) -> None:
+    def run(self, action: Action) -> None:
         """The action was carried out. Raises Conflict or Unavailable where the next look must decide anew."""
         match action:
-            case decide.Tell(pod, reason, message):
-                self._objects.tell(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message)
-            case decide.Note(_, claims, attempt):
-                for claim in claims:
-                    self._objects.note(claim.view, {names.HOLD: HoldNote((), attempt).to_json()})
-            case decide.Submit():
+            case Tell(of, reason, message):
+                for pod in of.pods:
+                    self._objects.tell(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message)
+            case Note(of, attempt):
+                self._note(of, attempt)
+            case Submit():
                 self._submit(action)
-            case decide.Describe(job, text):
+            case Describe(job, text):
                 self._jobs.comment(job.key, text)
-            case decide.Cancel(job, why):
-                log.info("cancelled", job=job.key.job_id, why=why)
+            case Publish(node, value):
+                self._jobs.write_extra(node, names.EXTRA_KEY, value)
+            case Cancel(job, why):
+                log.info("cancelled", job=job.key.job_id, role=job.identity.role.value, why=why)
                 self._jobs.cancel(job.key)
-            case decide.Commit(pod, claims, job, node, choice):
-                self._commit(pod, claims, job, node, choice)
-            case decide.Verify():
+            case Commit():
+                self._commit(action)
+            case Verify():
                 self._verify(action)
-            case decide.Ungate(pod):
+            case Ungate(pod):
                 ref = pod.ref
                 self._objects.ungate(ref.namespace, ref.name, ref.uid)
-            case decide.TakeBack(claims, why):
-                log.info("taken_back", claims=[str(c.view.ref) for c in claims], why=why)
-                for claim in claims:
-                    if claim.view.allocated:
-                        self._objects.deallocate(claim.view)
-            case decide.LetGo(claim):
+            case TakeBack(of, why):
+                log.info("taken_back", pods=of.names, claims=[str(c.view.ref) for c in of.claims], why=why)
+                for claim in of.allocated:
+                    self._objects.deallocate(claim.view)
+            case LetGo(claim):
                 view = claim.view
                 self._objects.let_go(self._objects.deallocate(view) if view.allocated else view)
-            case decide.Release(claim):
+            case Release(claim):
                 self._objects.note(claim.view, {names.RELEASE: to_rfc3339(self._wall())})
-            case decide.EndPod(pod, reason, message):
+            case EndPod(pod, reason, message):
+                log.info("ending_pod", pod=str(pod.ref), reason=reason, message=message)
                 self._objects.end(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message)
 
-    def _submit(self, action: decide.Submit) -> None:
-        """Looked for by identity first: a late answer to an earlier submit must not make a twin (P2)."""
-        if any(j.identity == action.identity and j.state is not JobState.ENDED for j in self._jobs.ours()):
-            return
-        account = self._account(action.pod.ref.namespace)
-        key = self._jobs.submit(
-            HoldRequest(
-                identity=action.identity,
-                admin_comment=action.identity.to_comment(
-                    pod=str(action.pod.ref), claims=[c.view.ref.uid for c in action.claims]
-                ),
-                comment=f"Kubernetes pod {action.pod.ref}",
-                nodes=action.plan.nodes,
-                shards=action.plan.cost,
-                cpus=1,
-                memory=1,
-                minutes=account.minutes,
-                account=account.account,
-                user=account.user,
-                partition=account.partition,
-                qos=account.qos,
-            )
-        )
-        log.info("submitted", pod=str(action.pod.ref), job=key.job_id, nodes=action.plan.nodes, shards=action.plan.cost)
+    def _note(self, of: ClaimSet, attempt: Attempt) -> None:
+        for claim in of.claims:
+            devices = () if claim.note is None else claim.note.devices
+            self._objects.note(claim.view, {names.HOLD: HoldNote(devices, attempt).to_json()})
 
-    def _commit(self, pod: PodView, claims: tuple[SetClaim, ...], job: Job, node: str, choice: Choice) -> None:
+    def _submit(self, action: Submit) -> None:
+        """Looked for by identity first: a late answer to an earlier submit must not make a twin (P2). Ballast goes
+        before the hold, and above it: both start in the same cycle of Slurm's scheduler (tried, 26.05.5)."""
+        there = {j.identity for j in self._jobs.ours() if j.living}
+        for request in self._requests(action):
+            if request.identity not in there:
+                key = self._jobs.submit(request)
+                asked = request.purpose
+                log.info(
+                    "submitted",
+                    pods=action.of.names,
+                    job=key.job_id,
+                    role=request.identity.role.value,
+                    nodes=asked.nodes,
+                    shards=asked.shards,
+                )
+
+    def _requests(self, action: Submit) -> Iterator[HoldRequest]:
+        of, plan, attempt = action.of, action.plan, action.attempt
+        account = self._account(of.pod.ref.namespace)
+        hold = HoldRequest(
+            purpose=Purpose(
+                JobIdentity(of.uid, attempt.number),
+                pod=of.names,
+                claims=frozenset(c.view.ref.uid for c in of.claims),
+                nodes=plan.nodes,
+                shards=plan.cost,
+            ),
+            comment=f"Kubernetes pod {of.names}",
+            cpus=of.needs.cpus,
+            memory=of.needs.memory,
+            minutes=account.minutes,
+            account=account.account,
+            user=account.user,
+            partition=account.partition,
+            qos=account.qos,
+            priority=attempt.priority,
+        )
+        for filler in plan.ballast:
+            yield _ballast(hold, filler)
+        yield hold
+
+    def _commit(self, action: Commit) -> None:
         """Finalizers and words first, then the allocation (P5); a crash between is finished by the next look."""
-        for claim in claims:
+        choice = action.choice
+        for claim in action.of.claims:
             picks = [p for p in choice.picks if p.claim_uid == claim.view.ref.uid]
             devices = tuple(NotedDevice(p.pool, p.device, choice.gpu) for p in picks)
-            note = HoldNote(devices, Attempt(pod.ref.uid, job.identity.attempt, job.key))
-            noted = self._objects.note(claim.view, {names.NODE: node, names.HOLD: note.to_json()})
+            note = HoldNote(devices, action.attempt).to_json()
+            noted = self._objects.note(claim.view, {names.NODE: action.node, names.HOLD: note})
             results: list[dict[str, Any]] = [
                 {"request": p.request, "driver": self._driver, "pool": p.pool, "device": p.device} for p in picks
             ]
-            self._objects.allocate(noted, _allocation(results, node, self._wall()))
+            self._objects.allocate(noted, _allocation(results, action.node, self._wall()))
         log.info(
-            "committed", pod=str(pod.ref), job=job.key.job_id, gpu=choice.gpu, devices=[p.device for p in choice.picks]
+            "committed",
+            pods=action.of.names,
+            job=action.job.key.job_id,
+            gpu=choice.gpu,
+            devices=[p.device for p in choice.picks],
         )
 
-    def _verify(self, action: decide.Verify) -> None:
+    def _verify(self, action: Verify) -> None:
         """P5: the job still runs and nobody else has a memory slice of ours. Overlap: the later set takes its back."""
         found = self._jobs.look(action.job.key)
         if not (isinstance(found, Found) and found.value.state is JobState.RUNNING):
             return
-        ours = {c.view.ref.uid for c in action.claims}
+        ours = {c.view.ref.uid for c in action.of.claims}
         everybody = self._objects.all_held()
         mine = [c for c in everybody if c.ref.uid in ours]
         rivals = [c for c in everybody if c.ref.uid not in ours and self._overlap(c, mine, action.footprints)]
@@ -136,6 +183,25 @@ class Hands:
         return any(
             _may_share(a, b, footprints) for claim in mine for a in _held_devices(claim, self._driver) for b in theirs
         )
+
+
+def _ballast(hold: HoldRequest, filler: Filler) -> HoldRequest:
+    """For a moment (P2): it ends by itself where nobody is left to end it. It takes the least processors and memory."""
+    of = hold.purpose
+    return replace(
+        hold,
+        purpose=Purpose(
+            replace(of.identity, role=Role.BALLAST, part=filler.index),
+            pod=of.pod,
+            nodes=of.nodes,
+            shards=filler.shards,
+        ),
+        comment=f"for a moment, to make room for {of.pod} on another GPU",
+        cpus=1,
+        memory=1,
+        minutes=1,
+        priority=TOP_PRIORITY,
+    )
 
 
 def _allocation(results: list[dict[str, Any]], node: str, now: float) -> dict[str, Any]:

@@ -1,276 +1,275 @@
 """What to do next for one claim set: pure, from one picture of the world to a list of actions (PROTOCOL P1-P9).
 
-Level-triggered: nothing is remembered between two looks; what was done is read back from pod, claims and jobs. Doing
+Level-triggered: nothing is remembered between two looks; what was done is read back from pods, claims and jobs. Doing
 the same again changes nothing. Where an action is refused because somebody changed the object, the next look decides
-anew.
+anew. Sets that are committed to devices are decided on in `committed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
+from dynamig.bridge import committed
+from dynamig.bridge.actions import Action, Cancel, Commit, LetGo, Note, Release, Submit, TakeBack, Tell
+from dynamig.bridge.extra import publications
 from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, plan_hold
-from dynamig.bridge.world import PodView, SetClaim, World
+from dynamig.bridge.sets import ClaimSet, claim_sets
+from dynamig.bridge.world import NodeView, World
 from dynamig.protocol import names
-from dynamig.protocol.claims import ClaimView
-from dynamig.protocol.device_status import outcomes
-from dynamig.protocol.hold_note import Attempt
-from dynamig.protocol.identity import JobIdentity, surviving
+from dynamig.protocol.hold_note import Attempt, NotedDevice
+from dynamig.protocol.identity import Role, surviving
 from dynamig.protocol.slurm_jobs import Ending, Job, JobState
 
-PATIENCE_PREPARE = 600.0
-"""Seconds that a prepare may fail for passing reasons before its pod is ended (P8)."""
+BALLAST_SECONDS = 10.0
+"""How long ballast may wait for the hold that it was submitted for."""
 
-PATIENCE_UNSCHEDULABLE = 30.0
-"""Seconds that kube-scheduler may say Unschedulable of a committed pod before the allocation is taken back (P7)."""
+PATIENCE_PENDING = 30.0
+"""Seconds that a hold waits where it should have started at once, before other nodes are asked for."""
 
+COMMITS = 3
+"""Times that a set is committed to one job (P7); then another node is asked for."""
 
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """The pod's condition says why it waits."""
+BACK_OFF = 4.0
+"""Seconds before the third commit to one job; the second comes after one, a fourth would come after its square."""
 
-    pod: PodView
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Finalizers and the note of an attempt are on the claims, before anything is asked of Slurm."""
-
-    pod: PodView
-    claims: tuple[SetClaim, ...]
-    attempt: Attempt
+CAN_MOVE = ("Resources", "Priority", "ReqNodeNotAvail")
+"""Slurm's reasons that another node may cure. Limits of accounts and QOS hold everywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
-    pod: PodView
-    claims: tuple[SetClaim, ...]
-    identity: JobIdentity
-    plan: Plan
+def decide(world: World, chooser: Callable[[World], Chooser]) -> Iterator[tuple[Action, ...]]:
+    """The actions of one look: for each set, then for each job, then for each node; what one set was given counts as
+    taken for the next."""
+    sets = claim_sets(world)
+    for of in sets:
+        actions = decide_set(of, world, chooser(world))
+        yield actions
+        world = _after(world, actions)
+    by_uid = {of.uid: of for of in sets}
+    for job in world.jobs:
+        yield decide_job(job, by_uid.get(job.identity.set_uid), world)
+    yield publications(world)
 
 
-@dataclass(frozen=True, slots=True)
-class Describe:
-    """The job's comment says this, for people who read squeue."""
-
-    job: Job
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    job: Job
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """The claims are allocated to these devices, which the running job pays for."""
-
-    pod: PodView
-    claims: tuple[SetClaim, ...]
-    job: Job
-    node: str
-    choice: Choice
-
-
-@dataclass(frozen=True, slots=True)
-class Verify:
-    """Read the claims of that GPU again; mark the set verified, or take it back. `footprints`: (GPU, memory slice)
-    pairs of every device of the pools concerned."""
-
-    pod: PodView
-    claims: tuple[SetClaim, ...]
-    job: Job
-    footprints: Mapping[tuple[str, str], frozenset[tuple[str, int]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Ungate:
-    pod: PodView
-
-
-@dataclass(frozen=True, slots=True)
-class TakeBack:
-    """The allocation goes, the hold stays (P7) or not; nothing was prepared."""
-
-    claims: tuple[SetClaim, ...]
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class LetGo:
-    """A claim that cannot have been prepared loses allocation and finalizer (P3, first case)."""
-
-    claim: SetClaim
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """The bridge lets go of an allocation that ended; the node's driver does the rest."""
-
-    claim: SetClaim
-
-
-@dataclass(frozen=True, slots=True)
-class EndPod:
-    pod: PodView
-    reason: str
-    message: str
-
-
-Action = Tell | Note | Submit | Describe | Cancel | Commit | Verify | Ungate | TakeBack | LetGo | Release | EndPod
-
-
-def decide_pod(pod: PodView, world: World, choose: Chooser) -> tuple[Action, ...]:
-    """The next actions for the set of one pod of a Slurm namespace that exists."""
-    claims = world.claims_of(pod)
-    if claims is None:
-        return (Tell(pod, "WaitingForClaims", "its resource claims are being made"),) if pod.gated else ()
-    jobs = world.jobs_of(pod.ref.uid)
-    if pod.deleting or pod.over:
-        return _ending(pod, claims)
-    job, extra = _one_job(jobs, claims)
+def decide_set(of: ClaimSet, world: World, choose: Chooser) -> tuple[Action, ...]:
+    if of.over:
+        return _ending(of)
+    if of.missing:
+        return (Tell(of, "WaitingForClaims", of.missing),) if of.pod.gated else ()
+    job, extra = _one_job(world.holds_of(of.uid), of)
     cancels = tuple(Cancel(j, "another job holds the same set") for j in extra)
-    if job is None or job.state is JobState.ENDED:
-        return (*cancels, *_without_job(pod, claims, job, world, choose))
+    return (*cancels, *_decide_with(of, job, world, choose))
+
+
+def _decide_with(of: ClaimSet, job: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
+    if of.committed:
+        return committed.decide(of, job, world)
+    if job is None or not job.living:
+        return _without_job(of, job, world, choose)
     if job.state is JobState.PENDING:
-        return (*cancels, Tell(pod, "SlurmPending", f"Slurm job {job.key.job_id} waits: {job.reason or 'queued'}"))
-    return (*cancels, *_with_job(pod, claims, job, world, choose))
+        return _pending(of, job, world, choose)
+    return _running(of, job, world, choose)
 
 
-def decide_job(job: Job, world: World) -> tuple[Action, ...]:
-    """What to do about a job whose set is over or unknown (P4)."""
-    if job.state is JobState.ENDED:
+def decide_job(job: Job, of: ClaimSet | None, world: World) -> tuple[Action, ...]:
+    """Ballast that has done its work, and holds whose set is over or unknown (P4)."""
+    if not job.living:
         return ()
-    pod = next((p for p in world.pods.values() if p.ref.uid == job.identity.set_uid), None)
-    if pod is not None and not (pod.deleting or pod.over):
+    if job.identity.role is Role.BALLAST:
+        return (Cancel(job, "ballast is not needed any more"),) if _is_done(job, world) else ()
+    if of is not None and not of.over:
         return ()
-    holders = [c for c in world.claims.values() if c.attempt is not None and c.attempt.set_uid == job.identity.set_uid]
-    if any(c.view.held for c in holders):
+    noted = (c for c in world.claims.values() if c.attempt is not None and c.attempt.set_uid == job.identity.set_uid)
+    if any(c.view.held for c in noted):
         return ()
-    if not job.ran:
+    if not job.ran or not job.purpose.claims:
         return (Cancel(job, "its pod is gone"),)
-    return (Cancel(job, "its pod is gone and the node reports the hardware empty"),) if _empty(job, world) else ()
+    return (Cancel(job, "its pod is gone and the node reports the hardware empty"),) if _is_empty(job, world) else ()
 
 
-def _empty(job: Job, world: World) -> bool:
+def _is_empty(job: Job, world: World) -> bool:
     """The node's driver, reporting now, lists no claim of the job: only its positive word counts (I6)."""
-    node = next((n for n in world.nodes.values() if n.slurm == job.node), None)
-    return node is not None and node.ready and not (node.claims & job.claims)
+    node = world.node_of(job.node)
+    return node is not None and node.ready and not (node.claims & job.purpose.claims)
 
 
-def _one_job(jobs: Sequence[Job], claims: Sequence[SetClaim]) -> tuple[Job | None, tuple[Job, ...]]:
-    """The job of the latest attempt that stays, and the living ones that must go (P2)."""
-    living = [j for j in jobs if j.state is not JobState.ENDED]
-    named = next((c.attempt.job for c in claims if c.attempt is not None and c.attempt.job is not None), None)
+def _is_done(ballast: Job, world: World) -> bool:
+    """Its hold does not wait any more, or has waited long enough. A hold that is not there yet may be on its way."""
+    holds = [j for j in world.holds_of(ballast.identity.set_uid) if j.identity.attempt == ballast.identity.attempt]
+    waits = not holds or any(j.state is JobState.PENDING for j in holds)
+    return not waits or world.now - ballast.submitted > BALLAST_SECONDS
+
+
+def _one_job(jobs: Sequence[Job], of: ClaimSet) -> tuple[Job | None, tuple[Job, ...]]:
+    """The job that stays, and the living ones that must go (P2): only the latest attempt counts."""
+    noted = [c.attempt for c in of.claims if c.attempt is not None]
+    named = next((a.job for a in noted if a.job is not None), None)
+    living = [j for j in jobs if j.living]
     if not living:
-        return (max(jobs, key=lambda j: (j.identity.attempt, j.key)) if jobs else None), ()
-    kept = surviving([(j.key, j.state is JobState.RUNNING) for j in living], named)
+        return max(jobs, key=lambda j: (j.identity.attempt, j.key == named, j.key), default=None), ()
+    latest = max(j.identity.attempt for j in living)
+    kept = surviving(
+        [(j.key, j.state is JobState.RUNNING) for j in living if j.identity.attempt == latest or j.key == named], named
+    )
     return next(j for j in living if j.key == kept), tuple(j for j in living if j.key != kept)
 
 
-def _without_job(
-    pod: PodView, claims: tuple[SetClaim, ...], ended: Job | None, world: World, choose: Chooser
-) -> tuple[Action, ...]:
-    if any(c.view.allocated for c in claims):
-        return _bare(pod, claims, ended)
-    noted = claims[0].attempt
-    planned = plan_hold(claims, world, choose)
+# -- no job ------------------------------------------------------------------------------------------------------------
+
+
+def _without_job(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
+    if (wait := _not_yet(of)) is not None:
+        return (wait,)
+    noted = of.claims[0].attempt if of.claims else None
+    attempt = _next_attempt(of, noted, ended)
+    if (why := _scancelled(noted, ended)) is not None:
+        return committed.end_pods(of, "SlurmJobCancelled", why)
+    planned = plan_hold(of, world, choose, excluded=attempt.excluded)
     if isinstance(planned, NoPlan):
-        return (Tell(pod, "NoLegalPlacement", planned.why),)
-    number = _next_attempt(noted, ended)
-    if noted is None or noted.number != number or not all(c.view.held for c in claims):
-        return (Note(pod, claims, Attempt(pod.ref.uid, number)),)
-    return (Submit(pod, claims, JobIdentity(pod.ref.uid, number), planned),)
+        return (Tell(of, "NoLegalPlacement", planned.why),)
+    if of.claims and (noted != attempt or not all(c.view.held for c in of.claims)):
+        return (Note(of, attempt),)
+    return (Submit(of, attempt, planned),)
 
 
-def _next_attempt(noted: Attempt | None, ended: Job | None) -> int:
-    """A new attempt for each job that Slurm ended; the noted one as long as no job of it was seen."""
-    if noted is None:
-        return 1 if ended is None else ended.identity.attempt + 1
-    return noted.number if ended is None or ended.identity.attempt < noted.number else noted.number + 1
+def _not_yet(of: ClaimSet) -> Tell | None:
+    """Hand-made claims that the pod leans on come first; and what an earlier use left must be gone."""
+    for claim in of.leans_on:
+        if not claim.view.allocated or names.VERIFIED not in claim.view.annotations:
+            return Tell(of, "WaitingForClaims", f"claim {claim.view.ref.name} has no device yet")
+    for claim in of.claims:
+        if claim.view.released or claim.view.deleting:
+            return Tell(of, "WaitingForClaims", f"claim {claim.view.ref.name} is still being let go by its node")
+    return None
 
 
-def _bare(pod: PodView, claims: tuple[SetClaim, ...], ended: Job | None) -> tuple[Action, ...]:
-    """P9: committed claims without a job. Before the pod is bound the allocation is simply taken back."""
-    if pod.node is None and not any(c.view.reserved_for for c in claims):
-        return (TakeBack(claims, "Slurm ended the job that pays for it"),)
-    if ended is not None and ended.ending is Ending.CANCELLED:
-        return (EndPod(pod, "SlurmJobEnded", f"Slurm ended job {ended.key.job_id}, which pays for this pod"),)
-    return (Tell(pod, "HoldLost", "no Slurm job pays for this pod at the moment"),)
+def _next_attempt(of: ClaimSet, noted: Attempt | None, ended: Job | None) -> Attempt:
+    """A new one for each job that Slurm ended; the noted one as long as no job of it was seen."""
+    last = 0 if ended is None else ended.identity.attempt
+    if noted is None or noted.set_uid != of.uid:
+        return Attempt(of.uid, last + 1)
+    return noted if last < noted.number else Attempt(of.uid, last + 1, excluded=noted.excluded)
 
 
-def _with_job(
-    pod: PodView, claims: tuple[SetClaim, ...], job: Job, world: World, choose: Chooser
-) -> tuple[Action, ...]:
-    allocated = [c for c in claims if c.view.allocated]
-    if not allocated:
-        return _commit(pod, claims, job, world, choose)
-    if len(allocated) < len(claims):
-        return (TakeBack(claims, "a set that lost one allocation loses all"),)
-    if not all(_verified(c.view) for c in claims):
-        return (Verify(pod, claims, job, world.footprints()),)
-    if pod.gated:
-        return (Ungate(pod),)
-    if pod.node is not None:
-        return _live(pod, claims, job, world)
-    waits = pod.unschedulable_since
-    if waits is not None and world.now - waits > PATIENCE_UNSCHEDULABLE:
-        return (TakeBack(claims, "kube-scheduler cannot place the pod there"),)
-    return ()
+def _scancelled(noted: Attempt | None, ended: Job | None) -> str | None:
+    """Words for a hold that somebody cancelled: we cancel one only after the next attempt was noted."""
+    if noted is None or ended is None or ended.ending is not Ending.CANCELLED or ended.identity.attempt < noted.number:
+        return None
+    return f"Slurm job {ended.key.job_id}, which was to pay for this pod, was cancelled"
 
 
-def _live(pod: PodView, claims: tuple[SetClaim, ...], job: Job, world: World) -> tuple[Action, ...]:
-    """A bound pod: its job says what it has; a prepare that failed for good ends it, for a bound pod cannot move."""
-    seen = [o for c in claims for o in outcomes(c.view, world.driver)]
-    for outcome in seen:
-        if outcome.final or (not outcome.prepared and world.now - outcome.since > PATIENCE_PREPARE):
-            return (EndPod(pod, "PrepareFailed", outcome.message),)
-    ready = [o for o in seen if o.prepared]
-    if len(ready) < sum(len(c.view.devices_of(world.driver)) for c in claims):
-        return ()
-    text = f"Kubernetes pod {pod.ref}: " + ", ".join(_device_words(o.data) for o in ready)
-    return (Describe(job, text),) if job.comment != text else ()
+# -- a job that waits --------------------------------------------------------------------------------------------------
 
 
-def _device_words(data: Mapping[str, Any]) -> str:
-    """`1g.10gb at 6 of GPU-..., MIG-...`: no character that readers of squeue stumble on (case C-08)."""
-    if "placement" not in data:
-        return f"whole {data['gpuUUID']}"
-    return f"{data['profile']} at {data['placement']['start']} of {data['gpuUUID']} {data['uuid']}"
+def _pending(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Action, ...]:
+    """It waits with Slurm's reason, and is asked for anew where it could start now and Slurm does not know it."""
+    tell = Tell(of, "SlurmPending", f"Slurm job {job.key.job_id} waits: {job.reason or 'queued'}")
+    better = plan_hold(of, world, choose, excluded=_of_nodes(job, world) if _is_stuck(job, world) else ())
+    if isinstance(better, NoPlan) or not _moves(job, better, world):
+        return (tell,)
+    return (tell, *_instead(of, job, f"it can start on {', '.join(better.nodes)}"))
 
 
-def _commit(pod: PodView, claims: tuple[SetClaim, ...], job: Job, world: World, choose: Chooser) -> tuple[Action, ...]:
-    node = next((n for n in world.nodes.values() if n.slurm == job.node), None)
+def _is_stuck(job: Job, world: World) -> bool:
+    return job.reason.startswith(CAN_MOVE) and world.now - job.submitted > PATIENCE_PENDING
+
+
+def _of_nodes(job: Job, world: World) -> tuple[str, ...]:
+    return tuple(n.name for n in world.nodes.values() if n.slurm in job.purpose.nodes)
+
+
+def _moves(job: Job, better: Plan, world: World) -> bool:
+    """Whether a plan that starts now asks for something else than the job does. Ballast that did not help is not tried
+    again for a while."""
+    if better.choice is None:
+        return False
+    same = better.cost == job.purpose.shards and set(better.nodes) <= set(job.purpose.nodes)
+    return not same or (bool(better.ballast) and world.now - job.submitted > PATIENCE_PENDING)
+
+
+def _instead(of: ClaimSet, job: Job, why: str) -> tuple[Action, ...]:
+    """Another attempt takes the job's place, and its place in the queue: noted first, so that what ends the job can
+    never look like somebody's scancel."""
+    noted = of.claims[0].attempt if of.claims else None
+    priority = None if job.priority is None else job.priority + 1
+    following = Attempt(of.uid, job.identity.attempt + 1, priority=priority, excluded=noted.excluded if noted else ())
+    return (Note(of, following), Cancel(job, why))
+
+
+# -- a job that runs ---------------------------------------------------------------------------------------------------
+
+
+def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Action, ...]:
+    node = world.node_of(job.node)
     if node is None or not node.ready:
         why = "it is not managed" if node is None else node.why_not
-        return (Tell(pod, "NodeNotReady", f"job {job.key.job_id} runs on {job.node}, but {why}"),)
-    gpu = node.map.get(job.gpu.index) if job.gpu is not None else None
-    if job.gpu is None or gpu is None:
-        return (Cancel(job, f"Slurm gave a GPU that the device map of {node.name} does not know"),)
-    choice = choose(claims, gpu, most=job.gpu.shards)
-    if isinstance(choice, Choice):
-        return (Commit(pod, claims, job, node.name, choice),)
-    return (Cancel(job, f"no legal placement on GPU {job.gpu.index} of {node.name}: {choice.why}"),)
+        return (Tell(of, "NodeNotReady", f"job {job.key.job_id} runs on {job.node}, but {why}"),)
+    if not of.claims:
+        return committed.let_run(of)
+    if job.gpu is None:
+        return (Tell(of, "SlurmPending", f"Slurm job {job.key.job_id} runs, and Slurm does not say what it has"),)
+    if job.gpu.index is None:
+        why = f"Slurm counts the shards of {job.node} without saying on which GPU: gres.conf needs a File for each"
+        return (Tell(of, "NoGpuIndex", why), *_instead(of, job, why))
+    return _placed(of, job, node, job.gpu.index, job.gpu.shards, world, choose)
 
 
-def _ending(pod: PodView, claims: tuple[SetClaim, ...]) -> tuple[Action, ...]:
-    """The pod is over. Claims that cannot have been prepared are let go here, the others by their node's driver."""
+def _placed(
+    of: ClaimSet, job: Job, node: NodeView, index: int, shards: int, world: World, choose: Chooser
+) -> tuple[Action, ...]:
+    gpu = node.map.get(index)
+    if gpu is None:
+        return _instead(of, job, f"Slurm gave GPU {index}, which the device map of {node.name} does not know")
+    choice = choose(of, gpu, most=shards)
+    if not isinstance(choice, Choice):
+        return _instead(of, job, f"no legal placement on GPU {index} of {node.name}: {choice.why}")
+    noted = of.claims[0].attempt or Attempt(of.uid, job.identity.attempt)
+    if noted.committed is not None and world.now - noted.committed < BACK_OFF ** (noted.commits - 1):
+        return ()
+    if noted.commits >= COMMITS:
+        why = f"kube-scheduler cannot place the pod on {node.name}"
+        note, cancel = _instead(of, job, why)
+        assert isinstance(note, Note)
+        elsewhere = replace(note.attempt, excluded=(*noted.excluded, node.name))
+        return (Tell(of, "Unschedulable", why), replace(note, attempt=elsewhere), cancel)
+    following = replace(
+        noted, number=job.identity.attempt, job=job.key, shards=shards, commits=noted.commits + 1, committed=world.now
+    )
+    return (Commit(of, job, following, node.name, choice),)
+
+
+# -- over --------------------------------------------------------------------------------------------------------------
+
+
+def _ending(of: ClaimSet) -> tuple[Action, ...]:
+    """What cannot have been prepared is let go here, the rest by its node's driver (P3)."""
     actions: list[Action] = []
-    for claim in claims:
-        if not claim.view.held:
-            continue
-        if pod.node is None and not claim.view.reserved_for:
+    for claim in (c for c in of.claims if c.view.held):
+        reserved, noted = bool(claim.view.reserved_for), claim.note is not None and bool(claim.note.devices)
+        if not reserved and (of.never_bound or not (noted or claim.view.allocated)):
             actions.append(LetGo(claim))
+        elif claim.view.allocated and not reserved and claim.made_for is None:
+            actions.append(TakeBack(replace(of, claims=(claim,)), "no pod uses it any more"))
         elif not claim.view.allocated and not claim.view.released:
             actions.append(Release(claim))
     return tuple(actions)
 
 
-def _verified(claim: ClaimView) -> bool:
-    return names.VERIFIED in claim.annotations
+def _after(world: World, actions: Sequence[Action]) -> World:
+    """The picture for the next set: what this one was given is taken."""
+    for action in actions:
+        match action:
+            case Submit(_, _, Plan(nodes, cost, Choice() as choice)):
+                world = world.promising(devices_of(choice), nodes[0], cost)
+            case Commit(_, job, _, _, choice) if job.node is not None:
+                world = world.promising(devices_of(choice), job.node, 0)
+    return world
+
+
+def devices_of(choice: Choice) -> dict[str, tuple[NotedDevice, ...]]:
+    """By claim UID."""
+    found: dict[str, tuple[NotedDevice, ...]] = {}
+    for pick in choice.picks:
+        noted = NotedDevice(pick.pool, pick.device, choice.gpu)
+        found[pick.claim_uid] = (*found.get(pick.claim_uid, ()), noted)
+    return found

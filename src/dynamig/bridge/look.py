@@ -69,6 +69,8 @@ def checked(node: NodeView, slurm: SlurmNode | None) -> NodeView:
     known = {g.index for g in slurm.gpus}
     if set(node.map) != known:
         return _unusable(node, f"its driver has GPUs {sorted(node.map)}, Slurm has {sorted(known)}")
+    if bare := sorted(g.index for g in slurm.gpus if not g.shards):
+        return _unusable(node, f"Slurm has no shards on GPU {', '.join(map(str, bare))}, or does not say on which GPU")
     return node
 
 
@@ -89,6 +91,7 @@ def world(
     slurm_names: Mapping[str, str],
     jobs: Sequence[Job],
     slurm_nodes: Sequence[SlurmNode],
+    slurm_started: float,
 ) -> World:
     """One picture. `leases`: by name; `slurm_names`: Kubernetes node to Slurm node, where they differ."""
     pools = [p for p in read_pools(slices) if p.driver == driver and p.complete and p.node is not None]
@@ -108,6 +111,7 @@ def world(
         nodes=views,
         jobs=jobs,
         slurm_nodes=by_name,
+        slurm_started=slurm_started,
     )
 
 

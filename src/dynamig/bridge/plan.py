@@ -1,19 +1,21 @@
 """Where a claim set should be held. Pure: from what Slurm and Kubernetes say now to one hold request's essentials.
 
-Slurm, not the bridge, picks the GPU of a shard job: the lowest index with enough free shards. So a plan is *consistent*
-if the GPU that Slurm would pick for its cost is the one whose placement has that cost; only such plans start now. Where
-none is consistent the set waits for the nodes on which it can ever be placed, at the least cost it can have there.
+Slurm, not the bridge, picks the GPU of a shard job: the lowest index with enough free shards. A GPU with a place for
+the set is *reached* if Slurm would pick it, or if the GPUs before it, which have the shards but no place, are filled
+for a moment by ballast (docs/decisions/0013-ballast.md). Where none is reached now, the set waits for nodes on which
+Slurm would not start it now; on the others it would only get shards without a place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dynamig.bridge.world import NodeView, SetClaim, World
+from dynamig.bridge.sets import ClaimSet
+from dynamig.bridge.world import NodeView, World
 from dynamig.mig import GpuUuid
-from dynamig.protocol.slurm_jobs import SlurmNode, SlurmNodeName
+from dynamig.protocol.slurm_jobs import SlurmGpu, SlurmNode, SlurmNodeName
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,86 +40,142 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class NoChoice:
-    """Why a set does not fit on a GPU, in words for its user. `ever`: it would on that GPU if it were empty."""
+    """Why a set does not fit on a GPU, in words for its user."""
 
     why: str
-    ever: bool
 
 
 class Chooser(Protocol):
     """Devices for a set on one GPU: the best by policy that costs at most `most` shards, beside what is there now."""
 
-    def __call__(self, claims: Sequence[SetClaim], gpu: GpuUuid, *, most: int | None = None) -> Choice | NoChoice: ...
+    def __call__(self, of: ClaimSet, gpu: GpuUuid, *, most: int | None = None) -> Choice | NoChoice: ...
 
-    def when_empty(self, claims: Sequence[SetClaim], gpu: GpuUuid) -> Choice | NoChoice:
+    def when_empty(self, of: ClaimSet, gpu: GpuUuid) -> Choice | NoChoice:
         """The same as if nothing were on the GPU."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
+class Filler:
+    """Ballast: all shards that are free on one GPU of the plan's only node."""
+
+    index: int
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """A hold to ask for. `choice`: what is expected, if it can start now."""
+    """A hold to ask for. `choice`: what is expected if it can start now; `ballast`: what must be filled for that."""
 
     nodes: tuple[SlurmNodeName, ...]
     cost: int
-    choice: Choice | None
+    choice: Choice | None = None
+    ballast: tuple[Filler, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NoPlan:
-    """No node can ever serve the set as things are configured; shown to the user."""
+    """Nothing that could be asked of Slurm now would help; shown to the user."""
 
     why: str
 
 
-def plan_hold(
-    claims: Sequence[SetClaim], world: World, choose: Chooser, *, excluded: Iterable[SlurmNodeName] = ()
-) -> Plan | NoPlan:
-    """The hold that starts now on the best consistent GPU, else one that waits; else why there is none.
+def plan_hold(of: ClaimSet, world: World, choose: Chooser, *, excluded: Iterable[str] = ()) -> Plan | NoPlan:
+    """The hold that starts now at the best place, else one that waits; else why there is none.
 
-    Best: the fewest partitions lost, then the fewest shards, then node and GPU order (deterministic).
+    Best: the least ballast, then the fewest partitions lost, then the fewest shards, then node and GPU order
+    (deterministic). `excluded`: Kubernetes nodes, as long as there are others.
     """
-    left_out = frozenset(excluded)
-    nodes = [n for n in sorted(world.nodes.values(), key=lambda n: n.name) if n.slurm not in left_out]
+    nodes = _candidates(of, world, frozenset(excluded))
     ready = [(n, world.slurm_nodes[n.slurm]) for n in nodes if n.ready and n.slurm in world.slurm_nodes]
-    now = [(choice, node) for node, slurm in ready for choice in _consistent(claims, node, slurm, choose)]
-    if now:
-        choice, node = min(now, key=lambda pair: (pair[0].lost, pair[0].cost, pair[1].name, pair[0].gpu))
-        return Plan((node.slurm,), choice.cost, choice)
-    return _wait(claims, ready, choose, nodes)
+    if not ready:
+        waiting = "; ".join(f"{n.name}: {n.why_not}" for n in nodes if not n.ready)
+        return NoPlan(f"no node is ready for holds ({waiting or 'none is managed'})")
+    if not of.claims:
+        return Plan(tuple(n.slurm for n, _ in ready), 0)
+    now = sorted(
+        ((rank, plan) for node, slurm in ready for rank, plan in _reached(of, node, slurm, choose)), key=lambda p: p[0]
+    )
+    return _join(now) if now else _wait(of, ready, choose)
 
 
-def _consistent(claims: Sequence[SetClaim], node: NodeView, slurm: SlurmNode, choose: Chooser) -> Iterable[Choice]:
-    if not slurm.usable:
+def _candidates(of: ClaimSet, world: World, excluded: frozenset[str]) -> Sequence[NodeView]:
+    """Nodes in order of their names: where the hand-made claims of its pod are, if it has any."""
+    bound = {c.view.held_by_node for c in of.leans_on}
+    nodes = [n for n in sorted(world.nodes.values(), key=lambda n: n.name) if not bound or bound == {n.name}]
+    return [n for n in nodes if n.name not in excluded] or nodes
+
+
+Rank = tuple[int, int, int, str, int]
+"""Ballast, partitions lost, shards, node, Slurm's index of the GPU."""
+
+
+def _join(now: Sequence[tuple[Rank, Plan]]) -> Plan:
+    """The best plan, on all nodes where as good a one needs no ballast: Slurm chooses among them."""
+    (ballast, lost, cost, *_), best = now[0]
+    if ballast:
+        return best
+    nodes = dict.fromkeys(plan.nodes[0] for rank, plan in now if rank[:3] == (0, lost, cost))
+    return replace(best, nodes=tuple(nodes))
+
+
+def _reached(of: ClaimSet, node: NodeView, slurm: SlurmNode, choose: Chooser) -> Iterator[tuple[Rank, Plan]]:
+    """Plans for GPUs of one node that Slurm would pick now, or would with ballast on those before it.
+
+    Ballast goes only where the set has no place: to a GPU that pods share already, and native jobs cannot have, or to
+    one that is not for pods at all.
+    """
+    if not slurm.has_room_for(of.needs.cpus, of.needs.memory):
         return
-    for index, gpu in sorted(node.map.items()):
-        free = next((g.free for g in slurm.gpus if g.index == index), 0)
-        choice = choose(claims, gpu, most=free)
-        if isinstance(choice, Choice):
-            picked = slurm.pick(choice.cost)
-            if picked is not None and picked.index == index:
-                yield choice
+    places, in_the_way = list[SlurmGpu](), list[SlurmGpu]()
+    for gpu in sorted(slurm.gpus, key=lambda g: g.index):
+        uuid = node.map.get(gpu.index)
+        choice = NoChoice("not in the device map") if uuid is None else choose(of, uuid, most=gpu.free)
+        if isinstance(choice, NoChoice):
+            in_the_way.append(gpu)
+            continue
+        if not any(g.free >= choice.cost for g in places):
+            fillers = tuple(Filler(g.index, g.free) for g in in_the_way if g.free >= choice.cost)
+            rank = (len(fillers), choice.lost, choice.cost, node.name, gpu.index)
+            yield rank, Plan((node.slurm,), choice.cost, choice, fillers)
+        places.append(gpu)
 
 
-def _wait(
-    claims: Sequence[SetClaim],
-    ready: Sequence[tuple[NodeView, SlurmNode]],
-    choose: Chooser,
-    nodes: Sequence[NodeView],
-) -> Plan | NoPlan:
+def _wait(of: ClaimSet, ready: Sequence[tuple[NodeView, SlurmNode]], choose: Chooser) -> Plan | NoPlan:
+    """The least cost that the set can have anywhere, on the nodes where Slurm cannot start it now."""
     possible: dict[SlurmNodeName, int] = {}
     reasons: list[str] = []
     for node, _ in ready:
         for gpu in node.map.values():
-            choice = choose.when_empty(claims, gpu)
+            choice = choose.when_empty(of, gpu)
             if isinstance(choice, Choice):
                 possible[node.slurm] = min(choice.cost, possible.get(node.slurm, choice.cost))
             else:
                 reasons.append(choice.why)
-    if possible:
-        cost = min(possible.values())
-        return Plan(tuple(sorted(n for n, c in possible.items() if c == cost)), cost, None)
-    if reasons:
-        return NoPlan(reasons[0])
-    waiting = "; ".join(f"{n.name}: {n.why_not}" for n in nodes if not n.ready)
-    return NoPlan(f"no node is ready for holds ({waiting or 'none is managed'})")
+    if not possible:
+        return NoPlan(reasons[0] if reasons else "no GPU of a ready node is in its device map")
+    cost = min(possible.values())
+    nodes = [s for n, s in ready if possible.get(n.slurm) == cost and not _starts(of, s, cost)]
+    if not nodes:
+        return NoPlan(f"GPUs have {cost} shards free, but no place that it fits in: it waits until one is freed")
+    return Plan(tuple(n.name for n in nodes), cost)
+
+
+def _starts(of: ClaimSet, slurm: SlurmNode, cost: int) -> bool:
+    return slurm.has_room_for(of.needs.cpus, of.needs.memory) and slurm.pick(cost) is not None
+
+
+def plan_again(of: ClaimSet, world: World, gpu: GpuUuid, node: NodeView, cost: int) -> Plan | NoPlan:
+    """For a set that lost its job while it lives on `gpu` (P9): the hold that starts on that very GPU now.
+
+    It may fill free GPUs too, for the moment: its own is the only one that will do.
+    """
+    slurm = world.slurm_nodes.get(node.slurm)
+    index = next((i for i, known in node.map.items() if known == gpu), None)
+    if slurm is None or index is None or not slurm.has_room_for(of.needs.cpus, of.needs.memory):
+        return NoPlan(f"Slurm does not start jobs on node {node.slurm} now")
+    target = next((g for g in slurm.gpus if g.index == index), None)
+    if target is None or target.free < cost:
+        return NoPlan(f"GPU {index} of {node.slurm} has not {cost} shards free in Slurm now")
+    before = [g for g in slurm.gpus if g.index < index and g.free >= cost]
+    return Plan((node.slurm,), cost, None, tuple(Filler(g.index, g.free) for g in before))

@@ -14,9 +14,10 @@ from lightkube import Client
 
 from dynamig.bridge import look
 from dynamig.bridge.act import Hands
+from dynamig.bridge.actions import Action, Tell
 from dynamig.bridge.choose import WorldChooser
 from dynamig.bridge.config import BridgeConfig
-from dynamig.bridge.decide import Action, Tell, decide_job, decide_pod
+from dynamig.bridge.decide import decide
 from dynamig.bridge.world import World
 from dynamig.errors import Conflict, DynamigError, Unavailable
 from dynamig.kube.cache import WatchedObjects
@@ -85,16 +86,13 @@ class Bridge:
         self._poked.set()
 
     def _look(self) -> None:
-        world = self._world()
-        chooser = WorldChooser(world, self._config.driver_name)
-        for pod in sorted(world.pods.values(), key=lambda p: (p.created, p.ref)):
-            actions = decide_pod(pod, world, chooser)
+        for actions in decide(self._world(), self._chooser):
             self._act(actions)
             if any(not isinstance(a, Tell) for a in actions):
-                self._poked.set()  # what was done is seen at the next look, which also decides for the other pods
-                break
-        for job in world.jobs:
-            self._act(decide_job(job, world))
+                self._poked.set()  # the next look sees what was done, and goes on from there
+
+    def _chooser(self, world: World) -> WorldChooser:
+        return WorldChooser(world, self._config.driver_name)
 
     def _act(self, actions: tuple[Action, ...]) -> None:
         for action in actions:
@@ -120,4 +118,5 @@ class Bridge:
             slurm_names=self._config.nodes,
             jobs=self._jobs.ours(),
             slurm_nodes=self._jobs.nodes(),
+            slurm_started=self._jobs.started(),
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dynamig.bridge.needs import Needs, needs_of
 from dynamig.dra import PublishedPool
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
-from dynamig.protocol.hold_note import Attempt, HoldNote, hold_note
+from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice, hold_note
+from dynamig.protocol.identity import Role
 from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
 from dynamig.protocol.times import from_rfc3339
 
@@ -27,7 +29,8 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a Slurm namespace. `claims`: names of its ResourceClaims; `pending_claims`: some are not made yet."""
+    """A pod of a Slurm namespace. `claims`: names of its ResourceClaims; `pending_claims`: some are not made yet;
+    `needs`: what it asks of a node beside devices; times in seconds of the epoch."""
 
     ref: PodRef
     gated: bool
@@ -38,6 +41,7 @@ class PodView:
     pending_claims: bool
     created: float
     unschedulable_since: float | None
+    needs: Needs
 
     @property
     def over(self) -> bool:
@@ -50,6 +54,12 @@ class SetClaim:
 
     view: ClaimView
     body: Mapping[str, Any]
+
+    @property
+    def made_for(self) -> str | None:
+        """UID of the pod that the claim was generated for; None for one that somebody made by hand."""
+        owners = self.body["metadata"].get("ownerReferences") or ()
+        return next((str(o["uid"]) for o in owners if o.get("kind") == "Pod"), None)
 
     @property
     def note(self) -> HoldNote | None:
@@ -77,8 +87,8 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One picture of everything. `pools`: ours, complete ones only, by GPU; `claims`: every claim that has a device of
-    ours allocated or carries our finalizer, by UID."""
+    """One picture of everything. `pools`: ours, complete ones only, by GPU; `claims`: all, by UID; `slurm_started`:
+    slurmctld, in seconds of the epoch; `promised`: devices that this very look has decided on, by claim UID."""
 
     now: float
     driver: str
@@ -89,14 +99,8 @@ class World:
     nodes: Mapping[str, NodeView]
     jobs: Sequence[Job]
     slurm_nodes: Mapping[SlurmNodeName, SlurmNode]
-
-    def claims_of(self, pod: PodView) -> tuple[SetClaim, ...] | None:
-        """The pod's claims; None while one of them is not made yet."""
-        by_name = {(c.view.ref.namespace, c.view.ref.name): c for c in self.claims.values()}
-        found = [by_name.get((pod.ref.namespace, name)) for name in pod.claims]
-        if pod.pending_claims or any(c is None for c in found):
-            return None
-        return tuple(c for c in found if c is not None)
+    slurm_started: float = 0.0
+    promised: Mapping[str, tuple[NotedDevice, ...]] = field(default_factory=dict)
 
     def footprints(self) -> Mapping[tuple[str, str], frozenset[tuple[str, int]]]:
         """(pool, device) to the (GPU, memory slice) pairs that it takes; a GPU without partitions is slice -1."""
@@ -106,8 +110,22 @@ class World:
             for device in pool.devices
         }
 
-    def jobs_of(self, set_uid: str) -> tuple[Job, ...]:
-        return tuple(j for j in self.jobs if j.identity.set_uid == set_uid)
+    def holds_of(self, set_uid: str) -> tuple[Job, ...]:
+        """Jobs that pay, paid or are to pay for a set; ballast left out."""
+        return tuple(j for j in self.jobs if j.identity.set_uid == set_uid and j.identity.role is Role.HOLD)
+
+    def node_of(self, slurm: SlurmNodeName | None) -> NodeView | None:
+        return next((n for n in self.nodes.values() if n.slurm == slurm), None)
+
+    def promising(self, devices: Mapping[str, tuple[NotedDevice, ...]], node: SlurmNodeName, cost: int) -> World:
+        """The picture after `devices` were decided on, for `cost` shards on their GPU."""
+        gpu = next((d.gpu for found in devices.values() for d in found), None)
+        view, slurm = self.node_of(node), self.slurm_nodes.get(node)
+        index = None if view is None else next((i for i, g in view.map.items() if g == gpu), None)
+        nodes = (
+            self.slurm_nodes if slurm is None or index is None else {**self.slurm_nodes, node: slurm.used(index, cost)}
+        )
+        return replace(self, promised={**self.promised, **devices}, slurm_nodes=nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +160,7 @@ def read_pod(obj: Mapping[str, Any]) -> PodView:
         pending_claims=pending,
         created=_time(meta.get("creationTimestamp")),
         unschedulable_since=_unschedulable(status),
+        needs=needs_of(spec),
     )
 
 

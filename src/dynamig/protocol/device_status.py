@@ -43,6 +43,8 @@ def failed(claim: ClaimView, driver: str, error: DynamigError, now: float) -> Se
 class Outcome:
     """What the driver says of one device. `final`: a failure that trying again cannot mend. `since`: epoch seconds."""
 
+    pool: str
+    device: str
     prepared: bool
     final: bool
     message: str
@@ -64,6 +66,8 @@ def outcomes(claim: ClaimView, driver: str) -> tuple[Outcome, ...]:
 
 def _outcome(entry: Mapping[str, Any], condition: Mapping[str, Any]) -> Outcome:
     return Outcome(
+        pool=entry["pool"],
+        device=entry["device"],
         prepared=condition["status"] == "True",
         final=condition["status"] != "True" and condition["reason"] in _FINAL_REASONS,
         message=condition["message"],

@@ -28,14 +28,22 @@ class NotedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Which Slurm job is to pay. `set_uid`: of the claim set; `number`: from 1, one for each submit; `job`: the one that
-    pays, once the claim is allocated; `priority`: of the job before, plus one, where this one takes its place;
-    `bare_since`: seconds of the epoch since when an allocated claim is seen without a job."""
+    """Which Slurm job is to pay, or pays, and what came of it so far.
+
+    `set_uid`: of the claim set; `number`: from 1, one for each hold that is asked for; `job`: the one that pays, known
+    from the commit on, and its `shards`; `priority`: of the job whose place this one takes, plus one. `commits`: times
+    that the set was committed to this job, and when last; `excluded`: nodes where kube-scheduler could not place the
+    pod. `bare_since`: since when the set lives without a job on a node that takes jobs. Seconds of the epoch.
+    """
 
     set_uid: str
     number: int
     job: JobKey | None = None
+    shards: int = 0
     priority: int | None = None
+    commits: int = 0
+    committed: float | None = None
+    excluded: tuple[str, ...] = ()
     bare_since: float | None = None
 
 
@@ -67,23 +75,25 @@ def _device(noted: NotedDevice) -> Mapping[str, str]:
     return {"pool": noted.pool, "device": noted.device, "gpu": noted.gpu}
 
 
+_OPTIONAL = {"shards": int, "priority": int, "commits": int, "committed": float, "bare_since": float}
+"""Fields of an attempt that are left out where they say nothing."""
+
+
 def _attempt(attempt: Attempt) -> dict[str, Any]:
     body: dict[str, Any] = {"set": attempt.set_uid, "attempt": attempt.number}
     if attempt.job is not None:
         body["job"] = {"id": attempt.job.job_id, "since": attempt.job.since}
-    if attempt.priority is not None:
-        body["priority"] = attempt.priority
-    if attempt.bare_since is not None:
-        body["bareSince"] = attempt.bare_since
-    return body
+    if attempt.excluded:
+        body["excluded"] = list(attempt.excluded)
+    return body | {name: value for name in _OPTIONAL if (value := getattr(attempt, name))}
 
 
 def _read_attempt(body: Mapping[str, Any]) -> Attempt:
-    job, priority, bare = body.get("job"), body.get("priority"), body.get("bareSince")
+    job = body.get("job")
     return Attempt(
         set_uid=str(body["set"]),
         number=int(body["attempt"]),
         job=None if job is None else JobKey(int(job["id"]), str(job["since"])),
-        priority=None if priority is None else int(priority),
-        bare_since=None if bare is None else float(bare),
+        excluded=tuple(str(node) for node in body.get("excluded", ())),
+        **{name: read(body[name]) for name, read in _OPTIONAL.items() if name in body},
     )

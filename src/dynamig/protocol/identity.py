@@ -1,6 +1,7 @@
-"""Whose a Slurm job is (PROTOCOL P2). Job ids are given out again after a controller crash: an id alone proves nothing.
+"""Whose a Slurm job is and what it is for (PROTOCOL P2). Job ids are given out again after a controller crash: an id
+alone proves nothing.
 
-The identity is written to the job's `admin_comment`, which only operators can set; together with the id and the SLUID
+A job of ours says all of it in its `admin_comment`, which only operators can set; together with the id and the SLUID
 (or the submit time where there is none) it names one job for ever.
 """
 
@@ -23,36 +24,66 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class JobIdentity:
-    """What a job of ours is for. `set_uid`: UID of the pod, or of a shared claim; `attempt`: from 1, one per submit."""
+    """`set_uid`: UID of the pod, or of a shared claim; `attempt`: from 1, one for each hold that is asked for; `part`:
+    tells the jobs of one attempt apart, 0 for the hold, for ballast Slurm's index of the GPU that it fills."""
 
     set_uid: str
     attempt: int
     role: Role = Role.HOLD
+    part: int = 0
 
-    def to_comment(self, *, pod: str, claims: Iterable[str]) -> str:
-        """The job's admin_comment. `pod`: for people; `claims`: UIDs of the claims that the job pays for."""
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a job of ours says of itself. `pod`: for people; `claims`: UIDs of those that it pays for; `nodes`: Slurm's
+    names, on one of which it is to run; `shards`: of one GPU."""
+
+    identity: JobIdentity
+    pod: str = ""
+    claims: frozenset[str] = frozenset()
+    nodes: tuple[str, ...] = ()
+    shards: int = 0
+
+    def to_admin_comment(self) -> str:
+        who = self.identity
         return json.dumps(
             {
                 "owner": OWNER,
-                "set": self.set_uid,
-                "attempt": self.attempt,
-                "role": self.role.value,
-                "pod": pod,
-                "claims": sorted(claims),
+                "set": who.set_uid,
+                "attempt": who.attempt,
+                "role": who.role.value,
+                "part": who.part,
+                "pod": self.pod,
+                "claims": sorted(self.claims),
+                "nodes": list(self.nodes),
+                "shards": self.shards,
             },
             sort_keys=True,
         )
 
 
-def identity_of(admin_comment: str) -> JobIdentity | None:
-    """The identity in an admin_comment; None for a job that is not ours."""
+def purpose_of(admin_comment: str) -> Purpose | None:
+    """What the job is for; None for one that is not ours."""
     try:
         body = json.loads(admin_comment)
         if body["owner"] != OWNER:
             return None
-        return JobIdentity(str(body["set"]), int(body["attempt"]), Role(body["role"]))
+        identity = JobIdentity(str(body["set"]), int(body["attempt"]), Role(body["role"]), int(body.get("part", 0)))
+        return Purpose(
+            identity,
+            pod=str(body.get("pod", "")),
+            claims=frozenset(str(uid) for uid in body.get("claims", ())),
+            nodes=tuple(str(node) for node in body.get("nodes", ())),
+            shards=int(body.get("shards", 0)),
+        )
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def identity_of(admin_comment: str) -> JobIdentity | None:
+    """The identity in an admin_comment; None for a job that is not ours."""
+    purpose = purpose_of(admin_comment)
+    return None if purpose is None else purpose.identity
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,13 +92,6 @@ class JobKey:
 
     job_id: int
     since: str
-
-
-def claims_in(admin_comment: str) -> frozenset[str]:
-    """UIDs of the claims that a job of ours pays for; empty for a job that is not ours."""
-    if identity_of(admin_comment) is None:
-        return frozenset()
-    return frozenset(str(uid) for uid in json.loads(admin_comment).get("claims", ()))
 
 
 def surviving(twins: Iterable[tuple[JobKey, bool]], named: JobKey | None) -> JobKey | None:

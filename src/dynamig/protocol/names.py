@@ -39,6 +39,9 @@ FOREIGN_TAINT: Final = "dynamig.io/foreign"
 WITHDRAWN_TAINT: Final = "dynamig.io/withdrawn"
 """Device taint: policy or MIG mode no longer offer the device; it is published while a claim has it."""
 
+EXTRA_KEY: Final = "dynamig"
+"""Key of ours in the JSON object of a Slurm node's Extra: what pods hold there."""
+
 CONDITION: Final = "dynamig.io/Slurm"
 """Pod condition type: why the pod waits in Slurm."""
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NewType, Protocol
+from typing import Any, Final, NewType, Protocol
 
-from dynamig.protocol.identity import JobIdentity, JobKey
+from dynamig.protocol.identity import JobIdentity, JobKey, Purpose
 from dynamig.protocol.seen import Seen
 
 SlurmNodeName = NewType("SlurmNodeName", str)
+
+
+TOP_PRIORITY: Final = 4_294_967_000
+"""Of ballast, and of holds for what already lives on a GPU: above all that Slurm gives (priority/basic counts down from
+4,294,901,759), below NO_VAL (0xfffffffe, slurm.h)."""
 
 
 class JobState(Enum):
@@ -20,35 +25,47 @@ class JobState(Enum):
 
 
 class Ending(Enum):
-    """Why a job of ours ended. `CANCELLED` covers scancel, time limit and preemption: somebody meant it."""
+    """Why a job of ours ended. `CANCELLED` is scancel; `EXPIRED` its time limit; `PREEMPTED` a more important job."""
 
     CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    PREEMPTED = "preempted"
     NODE_FAIL = "node-fail"
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class HeldGpu:
-    """Shards on one GPU of a node. `index`: Slurm's."""
+    """Shards on one GPU of a node. `index`: Slurm's; None where Slurm only counts and excludes nobody."""
 
-    index: int
+    index: int | None
     shards: int
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One external job of ours. `reason`: Slurm's word for why it waits; `gpu`: what it has once it runs; `claims`:
-    UIDs of the claims that it pays for; `comment`: what people read in squeue."""
+    """One external job of ours. `reason`: Slurm's word for why it waits; `gpu`: what it has while it runs, None if that
+    is not known now (a suspended job says nothing); `comment`: what people read in squeue; `submitted`: seconds of the
+    epoch."""
 
     key: JobKey
-    identity: JobIdentity
+    purpose: Purpose
     state: JobState
-    claims: frozenset[str] = frozenset()
     comment: str = ""
     reason: str = ""
     node: SlurmNodeName | None = None
     gpu: HeldGpu | None = None
     ending: Ending | None = None
+    priority: int | None = None
+    submitted: float = 0.0
+
+    @property
+    def identity(self) -> JobIdentity:
+        return self.purpose.identity
+
+    @property
+    def living(self) -> bool:
+        return self.state is not JobState.ENDED
 
     @property
     def ran(self) -> bool:
@@ -71,26 +88,37 @@ class SlurmGpu:
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """`usable`: Slurm would start a job there now as far as its state goes."""
+    """`usable`: Slurm would start a job there now as far as its state goes; `cpus`, `memory`: free there, whole ones
+    and MiB. `extra`: the JSON object in the node's Extra, which other people write too; None if they have something
+    else there."""
 
     name: SlurmNodeName
     usable: bool
     gpus: tuple[SlurmGpu, ...]
+    cpus: int
+    memory: int
+    extra: Mapping[str, Any] | None = field(default_factory=dict)
+
+    def has_room_for(self, cpus: int, memory: int) -> bool:
+        return self.usable and cpus <= self.cpus and memory <= self.memory
 
     def pick(self, cost: int) -> SlurmGpu | None:
         """The GPU that Slurm gives a job of `cost` shards now: the lowest index that fits (tried, 26.05.5)."""
         return next((g for g in sorted(self.gpus, key=lambda g: g.index) if g.free >= cost), None)
 
+    def used(self, index: int, shards: int) -> SlurmNode:
+        """The node with that many shards more in use on one GPU."""
+        gpus = tuple(replace(g, used=g.used + shards) if g.index == index else g for g in self.gpus)
+        return replace(self, gpus=gpus)
+
 
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
-    """An external job to submit. `nodes`: it starts on one of them. Minutes, MiB, shards."""
+    """An external job to submit, for its purpose: on one of those nodes, with those shards. MiB, minutes (None: as long
+    as the partition allows)."""
 
-    identity: JobIdentity
-    admin_comment: str
+    purpose: Purpose
     comment: str
-    nodes: tuple[SlurmNodeName, ...]
-    shards: int
     cpus: int
     memory: int
     minutes: int | None
@@ -99,6 +127,10 @@ class HoldRequest:
     partition: str
     qos: str = ""
     priority: int | None = None
+
+    @property
+    def identity(self) -> JobIdentity:
+        return self.purpose.identity
 
 
 class Jobs(Protocol):
@@ -116,3 +148,10 @@ class Jobs(Protocol):
     def cancel(self, key: JobKey) -> None: ...
     def comment(self, key: JobKey, text: str) -> None: ...
     def nodes(self) -> Sequence[SlurmNode]: ...
+    def started(self) -> float:
+        """When slurmctld was started, seconds of the epoch: a job of the last seconds before that may be missing."""
+        ...
+
+    def write_extra(self, node: SlurmNodeName, key: str, value: Any) -> None:
+        """The JSON object in the node's Extra has `value` under `key`; None: not the key."""
+        ...

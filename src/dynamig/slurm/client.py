@@ -28,14 +28,11 @@ class SlurmClient:
 
     # -- the controller ------------------------------------------------------------------------------------------------
 
-    def ping(self) -> None:
-        """Nothing if slurmctld answers. Raises Unavailable if not; Refused SLURM_AUTH for a token that it refuses.
-
-        The ping's own answer does not tell a dead controller from a bad token, so the configuration is asked for.
-        """
-        self.controller()
-
     def controller(self) -> Controller:
+        """Raises Unavailable if slurmctld does not answer; Refused SLURM_AUTH for a token that it refuses.
+
+        A ping's answer would not tell a dead controller from a bad token, so the configuration is asked for.
+        """
         what = "slurmctld"
         return wire.controller(self._rest.get(wire.ConfAnswer, wire.CONF, what), what)
 

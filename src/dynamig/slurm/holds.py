@@ -10,14 +10,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from dynamig.errors import DynamigError, Unavailable
 from dynamig.protocol.identity import JobKey
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
-from dynamig.protocol.slurm_jobs import HeldGpu, HoldRequest, Job, JobState, SlurmNode
+from dynamig.protocol.slurm_jobs import HeldGpu, HoldRequest, Job, JobState, SlurmNode, SlurmNodeName
 from dynamig.slurm import gres
 from dynamig.slurm.client import SlurmClient
-from dynamig.slurm.values import JobChanges, NodeInfo, SlurmJob, job_of_ours
+from dynamig.slurm.values import JobChanges, NodeInfo, SlurmJob, extra_of, job_of_ours
 
 SHARD = "shard"
 MANY = 200
@@ -61,6 +62,12 @@ class ExternalJobs:
 
     def nodes(self) -> Sequence[SlurmNode]:
         return [slurm_node(info) for info in self._client.nodes()]
+
+    def started(self) -> float:
+        return float(self._client.controller().boot)
+
+    def write_extra(self, node: SlurmNodeName, key: str, value: Any) -> None:
+        self._client.write_extra(node, key, value)
 
     def ours(self) -> Sequence[Job]:
         with self._lock:
@@ -114,15 +121,15 @@ class ExternalJobs:
             raise Unavailable("SLURM_UNAVAILABLE", found.reason)
         if isinstance(found, Gone):  # suspended, or it ended while we looked: no GPU that anybody could build on
             return job
-        held = [g for g in found.value.get(job.node, ()) if g.name == SHARD and g.index is not None]
-        gpu = HeldGpu(held[0].index, held[0].count) if len(held) == 1 and held[0].index is not None else None
-        return job_of_ours(seen, gpu)
+        held = [g for g in found.value.get(job.node, ()) if g.name == SHARD]
+        return job_of_ours(seen, HeldGpu(held[0].index, held[0].count) if len(held) == 1 else None)
 
 
 def slurm_node(info: NodeInfo) -> SlurmNode:
     """Raises: Unavailable for GRES text that we cannot read."""
     usable = bool(info.states & _TAKES_JOBS) and info.states <= _TAKES_JOBS | _HARMLESS
     try:
-        return SlurmNode(info.name, usable, gres.gpus(info.gres, info.gres_used))
+        found = gres.gpus(info.gres, info.gres_used)
     except (ValueError, IndexError) as error:
         raise Unavailable("SLURM_BAD_ANSWER", f"GRES of node {info.name}: {error}", "a newer Slurm?") from error
+    return SlurmNode(info.name, usable, found, info.cpus, info.memory, extra_of(info))

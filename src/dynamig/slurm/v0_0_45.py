@@ -26,7 +26,6 @@ CONF = f"{BASE}/conf"
 JOBS = f"{BASE}/jobs/"
 JOB_STATES = f"{BASE}/jobs/state/"
 NODES = f"{BASE}/nodes/"
-PING = f"{BASE}/ping/"
 SUBMIT = f"{BASE}/job/submit"
 
 
@@ -84,10 +83,8 @@ class JobEntry(Struct):
     partition: str = ""
     batch_host: str = ""
     nodes: str = ""
-    restart_cnt: int = 0
     time_limit: Number = field(default_factory=Number)
     priority: Number = field(default_factory=Number)
-    start_time: Number = field(default_factory=Number)
 
 
 class JobsAnswer(Answer):
@@ -125,6 +122,10 @@ class NodeEntry(Struct):
     reason: str = ""
     gres: str = ""
     gres_used: str = ""
+    effective_cpus: int = 0
+    alloc_cpus: int = 0
+    real_memory: int = 0
+    alloc_memory: int = 0
     extra: str = ""
     comment: str = ""
 
@@ -154,21 +155,10 @@ class StatusAnswer(Answer):
 class ConfMeta(Struct):
     BOOT_TIME: int
     SLURM_VERSION: str
-    NEXT_JOB_ID: Number
 
 
 class ConfAnswer(Answer):
     slurm_conf_meta: ConfMeta | None = None
-
-
-class PingEntry(Struct):
-    responding: bool
-    hostname: str = ""
-    status: str = ""
-
-
-class PingAnswer(Answer):
-    pings: list[PingEntry] | None = None
 
 
 class Maximums(Struct):
@@ -224,10 +214,9 @@ def job(entry: JobEntry) -> SlurmJob:
         user=entry.user_name,
         partition=entry.partition,
         node=SlurmNodeName(node) if node else None,
-        restarts=entry.restart_cnt,
         minutes=entry.time_limit.value,
         priority=entry.priority.value,
-        started=entry.start_time.value or None,
+        submitted=entry.submit_time.value or 0,
     )
 
 
@@ -252,6 +241,8 @@ def node(entry: NodeEntry) -> NodeInfo:
         reason=entry.reason,
         gres=entry.gres,
         gres_used=entry.gres_used,
+        cpus=entry.effective_cpus - entry.alloc_cpus,
+        memory=entry.real_memory - entry.alloc_memory,
         extra=entry.extra,
         comment=entry.comment,
     )
@@ -261,7 +252,7 @@ def controller(answer: ConfAnswer, what: str) -> Controller:
     meta = answer.slurm_conf_meta
     if meta is None:
         raise Unavailable("SLURM_BAD_ANSWER", f"{what}: no slurm_conf_meta")
-    return Controller(meta.BOOT_TIME, meta.SLURM_VERSION, meta.NEXT_JOB_ID.value or 0)
+    return Controller(meta.BOOT_TIME, meta.SLURM_VERSION)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -281,9 +272,9 @@ def submit_body(request: HoldRequest, minutes: int | None) -> dict[str, Any]:
     body: dict[str, Any] = {
         "name": hold_name(request),
         "flags": ["EXTERNAL_JOB"],
-        "admin_comment": request.admin_comment,
+        "admin_comment": request.purpose.to_admin_comment(),
         "comment": request.comment,
-        "required_nodes": list(request.nodes),
+        "required_nodes": list(request.purpose.nodes),
         "minimum_nodes": 1,
         "maximum_nodes": 1,
         "tasks": 1,
@@ -296,7 +287,7 @@ def submit_body(request: HoldRequest, minutes: int | None) -> dict[str, Any]:
         "account": request.account,
         "partition": request.partition,
         "qos": request.qos,
-        "tres_per_node": f"gres/shard:{request.shards}" if request.shards else "",
+        "tres_per_node": f"gres/shard:{request.purpose.shards}" if request.purpose.shards else "",
     }
     if request.priority is not None:
         body["priority"] = _number(request.priority)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
-from dynamig.protocol.identity import JobKey, claims_in, identity_of
+from dynamig.protocol.identity import JobKey, purpose_of
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, Job, JobState, SlurmNodeName
 
-_MEANT = frozenset({"CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE"})
-_ENDED = _MEANT | {"BOOT_FAIL", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}
+_ENDINGS = {
+    "CANCELLED": Ending.CANCELLED,
+    "TIMEOUT": Ending.EXPIRED,
+    "DEADLINE": Ending.EXPIRED,
+    "PREEMPTED": Ending.PREEMPTED,
+    "NODE_FAIL": Ending.NODE_FAIL,
+    "BOOT_FAIL": Ending.OTHER,
+    "COMPLETED": Ending.OTHER,
+    "FAILED": Ending.OTHER,
+    "OUT_OF_MEMORY": Ending.OTHER,
+}
+"""Base states that a job does not leave."""
 _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 """A suspended job keeps its GRES: `gres_used` of its node stays as it was (tried, 26.05.5)."""
 
@@ -17,7 +29,7 @@ _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 class SlurmJob:
     """A job as slurmctld shows it, ours or not. `states`: one base state and flags. `node`: the first it has or had.
 
-    Minutes for `minutes`, None for no limit; seconds of the epoch for `started`, None before the start.
+    Minutes for `minutes`, None for no limit; seconds of the epoch for `submitted`.
     """
 
     key: JobKey
@@ -28,46 +40,37 @@ class SlurmJob:
     user: str
     partition: str
     node: SlurmNodeName | None
-    restarts: int
     minutes: int | None
     priority: int | None
-    started: int | None
+    submitted: int
 
     @property
     def state(self) -> JobState:
-        if self.states & _ENDED:
+        if self.states & _ENDINGS.keys():
             return JobState.ENDED
         return JobState.RUNNING if self.states & _HOLDING else JobState.PENDING
 
     @property
-    def leaving(self) -> bool:
-        """It has ended, but its epilog still runs on a node."""
-        return "COMPLETING" in self.states
-
-    @property
     def ending(self) -> Ending | None:
-        if self.state is not JobState.ENDED:
-            return None
-        if "NODE_FAIL" in self.states:
-            return Ending.NODE_FAIL
-        return Ending.CANCELLED if self.states & _MEANT else Ending.OTHER
+        return next((ending for state, ending in _ENDINGS.items() if state in self.states), None)
 
 
 def job_of_ours(seen: SlurmJob, gpu: HeldGpu | None) -> Job | None:
     """The job as the bridge knows it; None if its admin_comment is not ours."""
-    identity = identity_of(seen.admin_comment)
-    if identity is None:
+    purpose = purpose_of(seen.admin_comment)
+    if purpose is None:
         return None
     return Job(
         key=seen.key,
-        identity=identity,
+        purpose=purpose,
         state=seen.state,
-        claims=claims_in(seen.admin_comment),
         comment=seen.comment,
         reason=seen.reason,
         node=seen.node,
         gpu=gpu,
         ending=seen.ending,
+        priority=seen.priority,
+        submitted=float(seen.submitted),
     )
 
 
@@ -95,15 +98,27 @@ class JobChanges:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A node's row: GRES as text (`dynamig.slurm.gres` reads it) and `extra`, which other people write too."""
+    """A node's row: GRES as text (`dynamig.slurm.gres` reads it), processors and MiB that no job has, and `extra`,
+    which other people write too."""
 
     name: SlurmNodeName
     states: frozenset[str]
     reason: str
     gres: str
     gres_used: str
+    cpus: int
+    memory: int
     extra: str
     comment: str
+
+
+def extra_of(node: NodeInfo) -> dict[str, Any] | None:
+    """The JSON object in the node's Extra, empty for none; None for text that is something else."""
+    try:
+        body = json.loads(node.extra) if node.extra else {}
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +128,3 @@ class Controller:
 
     boot: int
     version: str
-    next_job_id: int

@@ -29,23 +29,36 @@ class FakeSets:
 
     # -- what users and Kubernetes do --------------------------------------------------------------------------
 
-    def create_pod(self, name: str, *claims: Mapping[str, Any]) -> dict[str, Any]:
-        """A gated pod with one claim per spec, generated as Kubernetes does."""
+    def create_claim(
+        self, name: str, spec: Mapping[str, Any], owner: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """A claim that somebody made by hand, or that Kubernetes made for the pod `owner`."""
+        meta: dict[str, Any] = {"namespace": "ns", "name": name, "uid": f"claim-{name}", "finalizers": []}
+        if owner is not None:
+            meta["ownerReferences"] = [{"kind": "Pod", **owner, "controller": True}]
+        self.claims[name] = {"metadata": meta, "spec": dict(spec), "status": {}}
+        self._touch(self.claims[name])
+        return self.claims[name]
+
+    def create_pod(
+        self, name: str, *claims: Mapping[str, Any], uses: Sequence[str] = (), cpu: str = "1"
+    ) -> dict[str, Any]:
+        """A gated pod with one claim per spec, generated as Kubernetes does; `uses`: claims made by hand."""
         uid = f"pod-{name}"
         entries, statuses = [], []
         for number, spec in enumerate(claims):
             claim_name = f"{name}-{number}"
-            self.claims[claim_name] = {
-                "metadata": {"namespace": "ns", "name": claim_name, "uid": f"claim-{claim_name}", "finalizers": []},
-                "spec": dict(spec),
-                "status": {},
-            }
-            self._touch(self.claims[claim_name])
+            self.create_claim(claim_name, spec, {"name": name, "uid": uid})
             entries.append({"name": f"c{number}", "resourceClaimTemplateName": "t"})
             statuses.append({"name": f"c{number}", "resourceClaimName": claim_name})
+        entries += [{"name": f"u{number}", "resourceClaimName": used} for number, used in enumerate(uses)]
         pod: dict[str, Any] = {
             "metadata": {"namespace": "ns", "name": name, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"resourceClaims": entries, "schedulingGates": [{"name": names.GATE}]},
+            "spec": {
+                "resourceClaims": entries,
+                "schedulingGates": [{"name": names.GATE}],
+                "containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}],
+            },
             "status": {"phase": "Pending", "resourceClaimStatuses": statuses},
         }
         self._touch(pod)
@@ -65,30 +78,46 @@ class FakeSets:
                 self._touch(pod)
                 for claim in claims:
                     reserved = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-                    claim["status"]["reservedFor"] = [reserved]
+                    claim["status"].setdefault("reservedFor", []).append(reserved)
                     self._touch(claim)
 
     def finish_pod(self, name: str) -> None:
-        """The pod has succeeded; the claim controller deallocates and deletes its generated claims."""
+        """The pod has succeeded. The claim controller takes its reservations away, deallocates what nobody reserves and
+        deletes what was made for the pod."""
         pod = self.pods[name]
         pod["status"]["phase"] = "Succeeded"
         self._touch(pod)
         for claim in self.claims_of(pod):
-            claim["status"] = {}
-            claim["metadata"]["finalizers"] = [f for f in claim["metadata"]["finalizers"] if f != DELETE_PROTECTION]
-            claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+            reserved = [r for r in claim["status"].get("reservedFor", ()) if r["name"] != name]
+            claim["status"] = {**claim["status"], "reservedFor": reserved} if reserved else {}
+            if not reserved:
+                claim["metadata"]["finalizers"] = [f for f in claim["metadata"]["finalizers"] if f != DELETE_PROTECTION]
+            if claim["metadata"].get("ownerReferences"):
+                claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
             self._touch(claim)
+
+    def force_delete_pod(self, name: str) -> None:
+        """The pod is gone at once; the garbage collector deletes what was made for it."""
+        pod = self.pods.pop(name)
+        for claim in self.claims_of(pod):
+            if claim["metadata"].get("ownerReferences"):
+                claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+                self._touch(claim)
 
     def driver_lets_go(self, name: str) -> None:
         """The node's driver saw the hardware empty (PROTOCOL P3)."""
         for claim in self.claims_of(self.pods[name]):
             meta = claim["metadata"]
+            if claim["status"].get("allocation"):
+                continue  # another pod uses it
             assert meta.get("deletionTimestamp") or not claim["status"].get("allocation")
             meta["finalizers"] = [f for f in meta["finalizers"] if f != names.HELD]
+            _forget_ours(meta)
             self._touch(claim)
 
     def claims_of(self, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
         made = [s["resourceClaimName"] for s in pod["status"].get("resourceClaimStatuses", ())]
+        made += [e["resourceClaimName"] for e in pod["spec"]["resourceClaims"] if "resourceClaimName" in e]
         return [self.claims[n] for n in made if n in self.claims]
 
     # -- the port ----------------------------------------------------------------------------------------------
@@ -125,8 +154,7 @@ class FakeSets:
         obj = self._current(claim)
         meta = obj["metadata"]
         meta["finalizers"] = [f for f in meta["finalizers"] if f not in (names.HELD, DELETE_PROTECTION)]
-        ours = (names.NODE, names.HOLD, names.RELEASE, names.VERIFIED)
-        meta["annotations"] = {k: v for k, v in meta.get("annotations", {}).items() if k not in ours}
+        _forget_ours(meta)
         self._touch(obj)
 
     def all_held(self) -> Sequence[ClaimView]:
@@ -162,7 +190,12 @@ class FakeSets:
         meta["resourceVersion"] = str(next(self._versions))
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and meta["name"] in self.claims:
             del self.claims[meta["name"]]
-        return read_claim(obj, self.driver) if "spec" in obj and "schedulingGates" not in obj["spec"] else _nothing()
+        return _nothing() if "resourceClaims" in obj["spec"] else read_claim(obj, self.driver)
+
+
+def _forget_ours(meta: dict[str, Any]) -> None:
+    ours = (names.NODE, names.HOLD, names.RELEASE, names.VERIFIED)
+    meta["annotations"] = {k: v for k, v in meta.get("annotations", {}).items() if k not in ours}
 
 
 def _nothing() -> ClaimView:

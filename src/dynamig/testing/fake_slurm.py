@@ -7,11 +7,12 @@ then of submission, as soon as they fit. It can be told to be silent, to end job
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dynamig.errors import Unavailable
-from dynamig.protocol.identity import JobKey, claims_in
+from dynamig.protocol.identity import JobKey
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.protocol.slurm_jobs import (
     Ending,
@@ -24,6 +25,9 @@ from dynamig.protocol.slurm_jobs import (
     SlurmNodeName,
 )
 
+FIRST_PRIORITY = 4_294_901_759
+"""Of the first job; each later one has one less (priority/basic)."""
+
 
 @dataclass
 class FakeSlurm:
@@ -34,6 +38,11 @@ class FakeSlurm:
     requests: dict[int, HoldRequest] = field(default_factory=dict)
     jobs: dict[int, Job] = field(default_factory=dict)
     native: set[tuple[SlurmNodeName, int]] = field(default_factory=set)
+    down: set[SlurmNodeName] = field(default_factory=set)
+    extra: dict[SlurmNodeName, dict[str, Any]] = field(default_factory=dict)
+    cpus: int = 64
+    boot: float = 0.0
+    clock: Callable[[], float] = lambda: 0.0
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def submit(self, request: HoldRequest) -> JobKey:
@@ -42,7 +51,13 @@ class FakeSlurm:
         key = JobKey(number, f"sluid-{number}")
         self.requests[number] = request
         self.jobs[number] = Job(
-            key, request.identity, JobState.PENDING, claims_in(request.admin_comment), request.comment, "Priority"
+            key,
+            request.purpose,
+            JobState.PENDING,
+            request.comment,
+            "Priority",
+            priority=request.priority or FIRST_PRIORITY - number,
+            submitted=self.clock(),
         )
         self.schedule()
         return key
@@ -65,15 +80,27 @@ class FakeSlurm:
         self._answer()
         self.jobs[key.job_id] = replace(self.jobs[key.job_id], comment=text)
 
+    def started(self) -> float:
+        self._answer()
+        return self.boot
+
+    def write_extra(self, node: SlurmNodeName, key: str, value: Any) -> None:
+        self._answer()
+        rest = {k: v for k, v in self.extra.get(node, {}).items() if k != key}
+        self.extra[node] = rest if value is None else {**rest, key: value}
+
     def nodes(self) -> Sequence[SlurmNode]:
         self._answer()
         return tuple(
             SlurmNode(
                 name,
-                usable=True,
+                usable=name not in self.down,
                 gpus=tuple(
                     SlurmGpu(i, total, self._used(name, i), (name, i) in self.native) for i, total in enumerate(gpus)
                 ),
+                cpus=self.cpus - sum(self.requests[j.key.job_id].cpus for j in self._running_on(name)),
+                memory=1_000_000,
+                extra=self.extra.get(name, {}),
             )
             for name, gpus in self.shards.items()
         )
@@ -90,6 +117,12 @@ class FakeSlurm:
         """What a controller that was killed may do to a job of the last seconds."""
         del self.jobs[job_id]
 
+    def move(self, job_id: int, index: int) -> None:
+        """The job holds its shards on another GPU than before."""
+        job = self.jobs[job_id]
+        assert job.gpu is not None
+        self.jobs[job_id] = replace(job, gpu=replace(job.gpu, index=index))
+
     def start_native(self, node: SlurmNodeName, index: int) -> bool:
         """A native job takes a whole GPU, if Slurm's books have it free."""
         if self._used(node, index) or (node, index) in self.native:
@@ -103,24 +136,29 @@ class FakeSlurm:
 
     def schedule(self) -> None:
         waiting = [j for j in self.jobs.values() if j.state is JobState.PENDING]
-        for job in sorted(waiting, key=lambda j: (-(self.requests[j.key.job_id].priority or 0), j.key.job_id)):
+        for job in sorted(waiting, key=lambda j: (-(j.priority or 0), j.key.job_id)):
             self._try(job)
 
     def _try(self, job: Job) -> None:
         request = self.requests[job.key.job_id]
         by_name = {n.name: n for n in self.nodes()} if not self.silent else {}
-        for name in request.nodes:
+        asked = request.purpose
+        for name in map(SlurmNodeName, asked.nodes):
             node = by_name.get(name)
-            picked = node.pick(request.shards) if node is not None else None
+            if node is None or not node.has_room_for(request.cpus, request.memory):
+                continue
+            picked = node.pick(asked.shards)
             if picked is not None:
-                held = HeldGpu(picked.index, request.shards)
+                held = HeldGpu(picked.index, asked.shards) if asked.shards else None
                 self.jobs[job.key.job_id] = replace(job, state=JobState.RUNNING, reason="", node=name, gpu=held)
                 return
         self.jobs[job.key.job_id] = replace(job, reason="Resources")
 
+    def _running_on(self, node: SlurmNodeName) -> list[Job]:
+        return [j for j in self.jobs.values() if j.state is JobState.RUNNING and j.node == node]
+
     def _used(self, node: SlurmNodeName, index: int) -> int:
-        running = (j for j in self.jobs.values() if j.state is JobState.RUNNING and j.node == node)
-        return sum(j.gpu.shards for j in running if j.gpu is not None and j.gpu.index == index)
+        return sum(j.gpu.shards for j in self._running_on(node) if j.gpu is not None and j.gpu.index == index)
 
     def _answer(self) -> None:
         if self.silent:

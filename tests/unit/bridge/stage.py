@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dynamig.bridge.act import Hands
-from dynamig.bridge.decide import decide_job, decide_pod
+from dynamig.bridge.actions import Action, Tell
+from dynamig.bridge.decide import decide
 from dynamig.bridge.plan import Choice, NoChoice, Pick
-from dynamig.bridge.world import Account, NodeView, SetClaim, World, read_pod, read_set_claim
+from dynamig.bridge.sets import ClaimSet
+from dynamig.bridge.world import Account, NodeView, World, read_pod, read_set_claim
 from dynamig.dra import Pool, PublishedPool, read_pools, resource_slices
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies
-from dynamig.errors import Conflict, DynamigError
+from dynamig.errors import DynamigError
 from dynamig.mig import GpuUuid, Partition, Table, fewest_lost
 from dynamig.protocol import names
+from dynamig.protocol.identity import JobIdentity, Purpose, Role
 from dynamig.protocol.shards import units_of_geometry
-from dynamig.protocol.slurm_jobs import SlurmNodeName
+from dynamig.protocol.slurm_jobs import TOP_PRIORITY, HoldRequest, JobState, SlurmNodeName
 from dynamig.testing.fake_sets import FakeSets
 from dynamig.testing.fake_slurm import FakeSlurm
 from tests.unit.driver.bench_node import h100
@@ -46,8 +49,10 @@ class Stage:
     now: float = 1000.0
     driver_claims: dict[str, set[str]] = field(default_factory=lambda: {n: set() for n in NODES})
     not_ready: set[str] = field(default_factory=set)
+    closed: set[GpuUuid] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.slurm.clock = lambda: self.now
         self.hands = Hands(self.sets, self.slurm, names.DRIVER_NAME, lambda namespace: Account(), lambda: self.now)
 
     def world(self) -> World:
@@ -63,6 +68,7 @@ class Stage:
             nodes={n: self._node(n) for n in NODES},
             jobs=self.slurm.ours(),
             slurm_nodes={n.name: n for n in self.slurm.nodes()},
+            slurm_started=self.slurm.started(),
         )
 
     def _node(self, name: str) -> NodeView:
@@ -80,16 +86,24 @@ class Stage:
     def look(self) -> int:
         """One look of the bridge; how many actions it took, words to pods apart."""
         self.now += 1
-        world = self.world()
-        chooser = TableChooser(world)
-        actions = [a for pod in world.pods.values() for a in decide_pod(pod, world, chooser)]
-        actions += [a for job in world.jobs for a in decide_job(job, world)]
+        took = 0
+        for actions in decide(self.world(), lambda world: TableChooser(world, self.closed)):
+            took += sum(not isinstance(a, Tell) for a in actions)
+            self._carry_out(actions)
+        return took
+
+    def _carry_out(self, actions: tuple[Action, ...]) -> None:
+        """As the service does: what fails ends what was decided for the same set."""
         for action in actions:
             try:
                 self.hands.run(action)
-            except (Conflict, DynamigError):
-                continue
-        return len([a for a in actions if type(a).__name__ != "Tell"])
+            except DynamigError:
+                return
+
+    def look_for(self, seconds: float) -> None:
+        """Looks, one a second."""
+        for _ in range(round(seconds)):
+            self.look()
 
     def settle(self, looks: int = 20) -> None:
         """Looks until there is nothing more to do, with kube-scheduler and drivers doing their parts."""
@@ -109,12 +123,40 @@ class Stage:
                 if pod["status"]["phase"] == "Running":
                     self.driver_claims[node] |= {c["metadata"]["uid"] for c in self.sets.claims_of(pod)}
 
+    def finish(self, pod: str) -> None:
+        """The pod succeeds, its node's driver sees the hardware empty and says so."""
+        self.sets.finish_pod(pod)
+        gone = {c["metadata"]["uid"] for c in self.sets.claims_of(self.sets.pods[pod])}
+        self.sets.driver_lets_go(pod)
+        for reported in self.driver_claims.values():
+            reported -= gone
+
+    def unschedule(self, pod: str) -> None:
+        """kube-scheduler finds no node for a pod, and clears the allocation of its claims."""
+        for claim in self.sets.claims_of(self.sets.pods[pod]):
+            claim["status"] = {}
+            claim["metadata"]["resourceVersion"] += "0"
+
     def devices(self, pod: str) -> list[tuple[str, str]]:
         found = []
         for claim in self.sets.claims_of(self.sets.pods[pod]):
             allocation = claim["status"].get("allocation") or {}
             found += [(r["pool"], r["device"]) for r in allocation.get("devices", {}).get("results", ())]
         return found
+
+    def states(self) -> dict[str, JobState]:
+        """State of each set's latest job."""
+        return {j.identity.set_uid: j.state for j in self.slurm.jobs.values()}
+
+    def foreign_on(self, node: str, index: int) -> None:
+        """From now on a stranger's instances leave no place on the GPU; Slurm knows nothing of it."""
+        self.closed.add(gpu(node, index))
+
+    def leave_ballast(self, node: str, index: int, shards: int) -> None:
+        """What a bridge leaves that dies between ballast and hold."""
+        identity = JobIdentity("pod-of-nobody", 1, Role.BALLAST, index)
+        purpose = Purpose(identity, "ns/nobody", nodes=(node,), shards=shards)
+        self.slurm.submit(HoldRequest(purpose, "", 1, 1, 1, "", "dynamig", "", priority=TOP_PRIORITY))
 
     def job_states(self) -> list[str]:
         return [j.state.value for j in self.slurm.jobs.values()]
@@ -143,27 +185,28 @@ def published() -> Mapping[GpuUuid, PublishedPool]:
 class TableChooser:
     """Reads the wanted profile from the test's claim specs; the real one evaluates selectors."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, closed: Collection[GpuUuid]) -> None:
         self._world = world
+        self._closed = closed
 
-    def __call__(self, claims: Sequence[SetClaim], gpu: GpuUuid, *, most: int | None = None) -> Choice | NoChoice:
-        return self._choose(claims, gpu, self._live(claims, gpu), most)
+    def __call__(self, of: ClaimSet, gpu: GpuUuid, *, most: int | None = None) -> Choice | NoChoice:
+        return self._choose(of, gpu, self._live(of, gpu), most)
 
-    def when_empty(self, claims: Sequence[SetClaim], gpu: GpuUuid) -> Choice | NoChoice:
-        return self._choose(claims, gpu, [], None)
+    def when_empty(self, of: ClaimSet, gpu: GpuUuid) -> Choice | NoChoice:
+        return self._choose(of, gpu, [], None)
 
-    def _choose(
-        self, claims: Sequence[SetClaim], gpu: GpuUuid, live: list[Partition], most: int | None
-    ) -> Choice | NoChoice:
+    def _choose(self, of: ClaimSet, gpu: GpuUuid, live: list[Partition], most: int | None) -> Choice | NoChoice:
+        if gpu in self._closed:
+            return NoChoice("instances that nobody can be shown to own are on it")
         pool = offers()[gpu]
         picks, total, lost, now = [], 0, 0, list(live)
-        for claim in claims:
+        for claim in of.claims:
             profile = next((p for p in H100.profiles if p.name == claim.body["spec"]["profile"]), None)
             if profile is None:
-                return NoChoice(f"no device has profile {claim.body['spec']['profile']}", ever=False)
+                return NoChoice(f"no device has profile {claim.body['spec']['profile']}")
             best = fewest_lost(TABLE, now, profile.id)
             if best is None:
-                return NoChoice(f"{profile.name} does not fit beside {len(now)} others", ever=True)
+                return NoChoice(f"{profile.name} does not fit beside {len(now)} others")
             lost += len(TABLE.lost(now, best))
             total += UNITS.cost(range(best.placement.start, best.placement.end))
             device = pool.device_for(best)
@@ -171,12 +214,12 @@ class TableChooser:
             picks.append(Pick(claim.view.ref.uid, "r", pool.name, device.name))
             now.append(best)
         if most is not None and total > most:
-            return NoChoice(f"costs {total} shards, {most} are held or free", ever=True)
+            return NoChoice(f"costs {total} shards, {most} are held or free")
         return Choice(gpu, tuple(picks), total, lost)
 
-    def _live(self, claims: Sequence[SetClaim], gpu: GpuUuid) -> list[Partition]:
-        """What other claims have, allocated or still noted, on the GPU."""
-        mine = {c.view.ref.uid for c in claims}
+    def _live(self, of: ClaimSet, gpu: GpuUuid) -> list[Partition]:
+        """What other claims have, allocated, still noted or just promised, on the GPU."""
+        mine = {c.view.ref.uid for c in of.claims}
         pool = offers()[gpu]
         held: list[str] = []
         for claim in self._world.claims.values():
@@ -184,7 +227,8 @@ class TableChooser:
                 continue
             devices = [(d.pool, d.device) for d in claim.view.allocated]
             noted = claim.note.devices if claim.note and claim.view.held else ()
-            devices = devices or [(d.pool, d.device) for d in noted]
+            promised = self._world.promised.get(claim.view.ref.uid, ())
+            devices = devices or [(d.pool, d.device) for d in (*noted, *promised)]
             held += [d for p, d in devices if p == pool.name]
         partitions = [pool.device(d).partition for d in held]
         return [p for p in partitions if p is not None]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dynamig.errors import Conflict, Unavailable
 from dynamig.protocol import names
-from dynamig.protocol.slurm_jobs import Ending, JobState, SlurmNodeName
+from dynamig.protocol.slurm_jobs import Ending, HeldGpu, JobState, SlurmNodeName
 from tests.unit.bridge.stage import NODES, Stage, offers, wants
 
 N1 = SlurmNodeName("n1")
@@ -103,26 +105,47 @@ def test_several_claims_of_one_pod_are_on_one_gpu_and_one_job() -> None:
     assert job.gpu.shards == 3
 
 
-def test_scancel_before_the_pod_is_bound_takes_back_and_holds_anew() -> None:
+def test_scancel_before_the_pod_is_bound_ends_it() -> None:
+    """Somebody cancelled it: asking again would be an argument with the administrator."""
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))
     while not stage.devices("a"):
         stage.look()
     stage.slurm.end(1, Ending.CANCELLED)
     stage.settle()
-    assert len(stage.slurm.jobs) == 2
+    assert stage.sets.told["a"][-1][0] == "SlurmJobCancelled"
+    assert stage.sets.pods["a"]["metadata"]["deletionTimestamp"]
+    assert names.HELD not in stage.sets.claims["a-0"]["metadata"]["finalizers"], "nothing was prepared"
+    assert len(stage.slurm.jobs) == 1
+
+
+def test_a_node_that_fails_before_the_pod_is_bound_takes_back_and_holds_anew() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    while not stage.devices("a"):
+        stage.look()
+    stage.slurm.end(1, Ending.NODE_FAIL)
+    stage.settle()
     assert stage.slurm.jobs[2].identity.attempt == 2
     assert stage.sets.pods["a"]["spec"].get("nodeName")
 
 
-def test_scancel_of_a_live_hold_ends_the_pod_with_a_reason() -> None:
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [
+        (Ending.CANCELLED, "SlurmJobCancelled"),
+        (Ending.EXPIRED, "SlurmTimeLimit"),
+        (Ending.PREEMPTED, "SlurmPreempted"),
+    ],
+)
+def test_a_live_hold_that_somebody_ends_ends_its_pod_with_the_reason(ending: Ending, reason: str) -> None:
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))
     stage.settle()
-    stage.slurm.end(1, Ending.CANCELLED)
+    stage.slurm.end(1, ending)
     stage.look()
     assert stage.sets.pods["a"]["metadata"]["deletionTimestamp"]
-    assert stage.sets.told["a"][-1][0] == "SlurmJobEnded"
+    assert stage.sets.told["a"][-1][0] == reason
 
 
 def test_a_pod_deleted_while_it_waits_leaves_nothing() -> None:
@@ -216,3 +239,94 @@ def test_an_overlap_under_another_name_is_seen_when_the_set_is_verified() -> Non
     stage.settle()
     ((again, _),) = stage.devices("a")
     assert again != pool or node is None
+
+
+def test_a_burst_of_pods_is_served_without_two_of_them_choosing_one_place() -> None:
+    stage = Stage()
+    for n in range(12):
+        stage.sets.create_pod(f"p{n}", wants("2g.20gb"))
+    for _ in range(6):
+        stage.look()
+        stage.sets.schedule()
+    devices = [d for n in range(12) for d in stage.devices(f"p{n}")]
+    assert len(devices) == len(set(devices)) == 12
+    assert len(stage.slurm.jobs) == 12, "no hold had to be asked for twice"
+
+
+def test_a_hold_pays_for_the_processors_of_its_pod() -> None:
+    stage = Stage()
+    stage.slurm.cpus = 4
+    for n in range(3):
+        stage.sets.create_pod(f"p{n}", wants("1g.10gb"), cpu="2500m")
+        stage.settle()
+    assert [r.cpus for r in stage.slurm.requests.values()] == [3, 3, 3]
+    assert {j.node for j in stage.slurm.jobs.values()} == {"n1", "n2", None}, "the third waits for processors"
+    assert stage.sets.told["p2"][-1][0] == "SlurmPending"
+
+
+def test_what_pods_hold_stands_in_the_nodes_extra_beside_what_others_wrote() -> None:
+    stage = Stage()
+    stage.slurm.extra[N1] = {"rack": 7}
+    stage.sets.create_pod("a", wants("3g.40gb"))
+    stage.settle()
+    node = SlurmNodeName(stage.sets.pods["a"]["spec"]["nodeName"])
+    (entry,) = stage.slurm.extra[node][names.EXTRA_KEY]["claims"]
+    assert (entry["claim"], entry["pods"], entry["gpu"]) == ("ns/a-0", ["a"], 0)
+    assert entry["device"] == stage.devices("a")[0][1]
+    stage.sets.finish_pod("a")
+    stage.sets.driver_lets_go("a")
+    stage.settle()
+    assert stage.slurm.extra[N1] == {"rack": 7}
+
+
+def test_a_pod_that_kube_scheduler_cannot_place_is_committed_thrice_and_then_held_elsewhere() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    nodes: list[str] = []
+    while len(set(nodes)) < 2:
+        stage.look()
+        if stage.devices("a") and not stage.sets.pods["a"]["spec"]["schedulingGates"]:
+            nodes.append(stage.devices("a")[0][0].split("/")[0])
+            stage.unschedule("a")  # kube-scheduler clears the allocation of a pod that fits nowhere
+    assert nodes == ["n1", "n1", "n1", "n2"]
+    stage.now += 60
+    stage.settle()
+    assert stage.sets.pods["a"]["spec"]["nodeName"] == "n2"
+    assert [s for s in stage.job_states() if s == "running"] == ["running"]
+
+
+def test_a_gated_pod_that_is_deleted_by_force_leaves_nothing() -> None:
+    stage = Stage()
+    for node in NODES:
+        for index in range(2):
+            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    stage.sets.force_delete_pod("a")
+    stage.settle()
+    assert stage.job_states() == ["ended"]
+    assert stage.sets.claims == {}
+
+
+def test_shards_that_slurm_only_counts_are_refused_with_the_reason() -> None:
+    """Case C-67."""
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look()
+    stage.look()
+    stage.slurm.jobs[1] = replace(stage.slurm.jobs[1], gpu=HeldGpu(None, 1))
+    stage.look()
+    assert stage.sets.told["a"][-1][0] == "NoGpuIndex"
+    assert "without saying on which GPU" in stage.sets.told["a"][-1][1]
+    assert stage.slurm.jobs[1].state is JobState.ENDED
+    assert stage.devices("a") == []
+
+
+def test_a_suspended_hold_says_nothing_and_changes_nothing() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    before = stage.devices("a")
+    stage.slurm.jobs[1] = replace(stage.slurm.jobs[1], gpu=None)
+    assert stage.look() == 0
+    assert stage.devices("a") == before

@@ -27,7 +27,7 @@ def lease(age: float = 1.0, **changes: Any) -> dict[str, Any]:
 
 
 def slurm_node(*indices: int) -> SlurmNode:
-    return SlurmNode(N1, True, tuple(SlurmGpu(i, 7, 0, False) for i in indices))
+    return SlurmNode(N1, True, tuple(SlurmGpu(i, 7, 0, False) for i in indices), cpus=16, memory=64_000)
 
 
 def test_a_node_that_reports_and_agrees_with_slurm_is_ready() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dynamig.errors import Conflict, Refused, Unavailable
-from dynamig.protocol.identity import JobIdentity, JobKey
+from dynamig.protocol.identity import JobIdentity, JobKey, Purpose
 from dynamig.protocol.seen import Found, Gone, Unknown
 from dynamig.protocol.slurm_jobs import HoldRequest, SlurmNodeName
 from dynamig.slurm import JobChanges, SlurmClient, connect, token_file
@@ -25,7 +25,7 @@ IMPOSTOR = JobKey(RUNNING.job_id, "sAAAAAAAAAAA00")
 
 
 def hold(identity: JobIdentity, **other: object) -> HoldRequest:
-    return request(identity=identity, admin_comment=identity.to_comment(pod="ns/p", claims=["c1"]), **other)
+    return request(Purpose(identity, "ns/p", frozenset({"c1"}), ("n1", "n2"), 3), **other)
 
 
 def test_a_job_is_found_gone_or_unknown(replay: Replay, client: SlurmClient) -> None:
@@ -197,14 +197,14 @@ def test_nobody_listening_is_unavailable() -> None:
         unused.bind(("127.0.0.1", 0))
         client = connect(f"http://127.0.0.1:{unused.getsockname()[1]}", "dynamig", lambda: "t")
         with pytest.raises(Unavailable, match="slurmrestd up"):
-            client.ping()
+            client.controller()
         assert isinstance(client.job(1), Unknown)
 
 
 def test_a_unix_socket_is_a_place_too(tmp_path: Path) -> None:
     client = connect(f"unix:{tmp_path}/none.sock", "dynamig", lambda: "t")
     with pytest.raises(Unavailable, match="slurmrestd up"):
-        client.ping()
+        client.controller()
 
 
 def test_a_token_file_is_read_again_each_time(tmp_path: Path) -> None:

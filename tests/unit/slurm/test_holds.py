@@ -98,12 +98,17 @@ def test_a_running_job_that_holds_nothing_has_no_gpu(world: World, jobs: Externa
     assert next(job for job in jobs.ours() if job.key.job_id == 2).gpu is None
 
 
-@pytest.mark.parametrize("held", [HeldGres("gpu", "h100", 1, 0), HeldGres("shard", "", 3, None)])
-def test_only_shards_on_a_known_gpu_are_a_held_gpu(world: World, jobs: ExternalJobs, held: HeldGres) -> None:
+@pytest.mark.parametrize(
+    ("held", "gpu"),
+    [(HeldGres("gpu", "h100", 1, 0), None), (HeldGres("shard", "", 3, None), HeldGpu(None, 3))],
+)
+def test_only_shards_are_held_and_counted_ones_have_no_gpu(
+    world: World, jobs: ExternalJobs, held: HeldGres, gpu: HeldGpu | None
+) -> None:
     world.held[2] = held
     found = jobs.look(JobKey(2, "s2"))
     assert isinstance(found, Found)
-    assert found.value.gpu is None
+    assert found.value.gpu == gpu
 
 
 def test_look_is_about_this_very_job(world: World, jobs: ExternalJobs) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dynamig.errors import Unavailable
-from dynamig.protocol.identity import JobIdentity, JobKey
+from dynamig.protocol.identity import JobIdentity, JobKey, Purpose
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.protocol.slurm_jobs import SlurmNodeName
 from dynamig.slurm import Controller, HeldGres, NodeInfo, SlurmClient, SlurmJob
@@ -27,14 +27,14 @@ class World(SlurmClient):
     def add(
         self, job_id: int, states: str, identity: JobIdentity | None = None, sluid: str = "", **other: object
     ) -> None:
-        comment = identity.to_comment(pod="ns/p", claims=["c"]) if identity else ""
+        comment = Purpose(identity, "ns/p", frozenset({"c"})).to_admin_comment() if identity else ""
         key = JobKey(job_id, sluid or f"s{job_id}")
-        made = SlurmJob(key, frozenset(states.split("+")), "", comment, "", "u", "p", N1, 0, None, None, None)
+        made = SlurmJob(key, frozenset(states.split("+")), "", comment, "", "u", "p", N1, None, None, 0)
         self.jobs[job_id] = replace(made, **other)  # type: ignore[arg-type]
 
     def controller(self) -> Controller:
         self._answer("controller")
-        return Controller(self.boot, "26.05.5", 1)
+        return Controller(self.boot, "26.05.5")
 
     def job_states(self) -> Mapping[int, frozenset[str]]:
         self._answer("states")

@@ -1,0 +1,121 @@
+"""What the bridge can do: each action is a few writes, decided by `decide` and carried out by `act`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dynamig.bridge.plan import Choice, Plan
+from dynamig.bridge.sets import ClaimSet
+from dynamig.bridge.world import PodView, SetClaim
+from dynamig.protocol.hold_note import Attempt
+from dynamig.protocol.slurm_jobs import Job, SlurmNodeName
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """The condition of the set's pods says why they wait."""
+
+    of: ClaimSet
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Finalizers and the attempt are on the claims; devices that are noted there stay."""
+
+    of: ClaimSet
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Ballast first, then the hold. `attempt`: its number and, where it takes another job's place, its priority."""
+
+    of: ClaimSet
+    attempt: Attempt
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """The job's comment says this, for people who read squeue."""
+
+    job: Job
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """The node's Extra in Slurm says what pods hold there, for people who read scontrol; None: nothing."""
+
+    node: SlurmNodeName
+    value: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    job: Job
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The claims are allocated to these devices, which the running job pays for."""
+
+    of: ClaimSet
+    job: Job
+    attempt: Attempt
+    node: str
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Read the claims of that GPU again; mark the set verified, or take it back. `footprints`: (GPU, memory slice)
+    pairs of every device of the pools concerned."""
+
+    of: ClaimSet
+    job: Job
+    footprints: Mapping[tuple[str, str], frozenset[tuple[str, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ungate:
+    pod: PodView
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """The allocation goes; nothing was prepared. The finalizer stays."""
+
+    of: ClaimSet
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """A claim that cannot have been prepared loses allocation and finalizer (P3, first case)."""
+
+    claim: SetClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The bridge lets go of an allocation that ended; the node's driver does the rest."""
+
+    claim: SetClaim
+
+
+@dataclass(frozen=True, slots=True)
+class EndPod:
+    pod: PodView
+    reason: str
+    message: str
+
+
+Action = (
+    Tell | Note | Submit | Describe | Publish | Cancel | Commit | Verify | Ungate | TakeBack | LetGo | Release | EndPod
+)

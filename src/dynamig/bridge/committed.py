@@ -1,0 +1,211 @@
+"""What to do next for a claim set that has devices: let its pods run, watch over them, and what if Slurm ends its job.
+
+A claim whose job is gone is *bare* (P9): its instance lives, and only the prolog's loan keeps native jobs away. If
+somebody meant it (scancel, time limit, preemption), its pods end; else the same GPU is held again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dynamig.bridge.actions import Action, Cancel, Describe, EndPod, Note, Submit, TakeBack, Tell, Ungate, Verify
+from dynamig.bridge.plan import NoPlan, Plan, plan_again
+from dynamig.bridge.sets import ClaimSet
+from dynamig.bridge.world import NodeView, World
+from dynamig.protocol.device_status import outcomes
+from dynamig.protocol.hold_note import Attempt, HoldNote
+from dynamig.protocol.slurm_jobs import TOP_PRIORITY, Ending, Job, JobState
+
+PATIENCE_PREPARE = 600.0
+"""Seconds that a prepare may fail for passing reasons before its pod is ended (P8)."""
+
+PATIENCE_UNSCHEDULABLE = 30.0
+"""Seconds that kube-scheduler may say Unschedulable of a committed pod before the allocation is taken back (P7)."""
+
+PATIENCE_BARE = 300.0
+"""Seconds that a claim may live without a job while its node takes jobs (P9)."""
+
+SEEN_TWICE = 2.0
+"""Seconds for which a job must be missing before that is believed."""
+
+SLURM_SETTLES = 10.0
+"""Seconds after a start of slurmctld in which a missing job proves nothing: seen missing, and back (26.05.5)."""
+
+
+def decide(of: ClaimSet, job: Job | None, world: World) -> tuple[Action, ...]:
+    if len(of.allocated) < len(of.claims):
+        return () if _in_use(of) else (TakeBack(of, "a set that lost one allocation loses all"),)
+    if job is None or not job.living:
+        return _bare(of, job, world)
+    if job.state is JobState.PENDING:
+        return _held_again(of, job, world)
+    match _pays_here(of, job, world):
+        case None:
+            return ()
+        case False if _in_use(of):
+            return (Cancel(job, "it does not run where the claims are"),)
+        case False:
+            return (TakeBack(of, "its Slurm job does not run where the claims are"),)
+        case True:
+            return _paid(of, job, world)
+
+
+def _pays_here(of: ClaimSet, job: Job, world: World) -> bool | None:
+    """Whether the running job holds what the claims have (I5, I7); None where that is not known now."""
+    node = world.node_of(job.node)
+    if node is None:
+        return None
+    note = _note(of)
+    if note is None or not note.devices:
+        return all(c.view.held_by_node in (node.name, None) for c in (*of.claims, *of.leans_on))
+    if job.gpu is None or job.gpu.index is None or not node.map:
+        return None
+    return node.map.get(job.gpu.index) == note.devices[0].gpu and all(
+        c.view.held_by_node == node.name for c in of.claims
+    )
+
+
+def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
+    attempt = _attempt(of)
+    if attempt is not None and (attempt.job != job.key or attempt.bare_since is not None):
+        shards = attempt.shards if job.gpu is None else job.gpu.shards
+        known = replace(attempt, number=job.identity.attempt, job=job.key, bare_since=None, shards=shards)
+        return (Note(of, known),)
+    if not of.verified:
+        return (Verify(of, job, world.footprints()),)
+    if gates := let_run(of):
+        return gates
+    if any(p.node is not None for p in of.pods):
+        return _live(of, job, world)
+    waits = of.pod.unschedulable_since if of.of_one_pod else None
+    if waits is not None and world.now - waits > PATIENCE_UNSCHEDULABLE and not _in_use(of):
+        return (TakeBack(of, "kube-scheduler cannot place the pod there"),)
+    return ()
+
+
+def let_run(of: ClaimSet) -> tuple[Action, ...]:
+    """The pod whose set it is may be scheduled; nothing for one that may already, or for a hand-made claim."""
+    return (Ungate(of.pod),) if of.of_one_pod and of.pod.gated else ()
+
+
+def _live(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
+    """Pods that are bound: their job says what it has; a prepare that failed for good ends them, for a bound pod cannot
+    move."""
+    seen = [o for c in of.claims for o in outcomes(c.view, world.driver)]
+    for outcome in seen:
+        if outcome.final or (not outcome.prepared and world.now - outcome.since > PATIENCE_PREPARE):
+            return end_pods(of, "PrepareFailed", outcome.message)
+    ready = [o for o in seen if o.prepared]
+    if len(ready) < sum(len(c.view.devices_of(world.driver)) for c in of.claims):
+        return ()
+    text = f"Kubernetes pod {of.names}: " + (", ".join(_device_words(o.data) for o in ready) or "no GPU of its own")
+    return (Describe(job, text),) if job.comment != text else ()
+
+
+def _device_words(data: Mapping[str, Any]) -> str:
+    """`1g.10gb at 6 of GPU-..., MIG-...`: no character that readers of squeue stumble on (case C-08)."""
+    if "placement" not in data:
+        return f"whole {data['gpuUUID']}"
+    return f"{data['profile']} at {data['placement']['start']} of {data['gpuUUID']} {data['uuid']}"
+
+
+# -- bare --------------------------------------------------------------------------------------------------------------
+
+
+def _bare(of: ClaimSet, ended: Job | None, world: World) -> tuple[Action, ...]:
+    if not _in_use(of):
+        return (TakeBack(of, "the Slurm job that pays for it is over"),)
+    if ended is not None and (why := _meant(ended)):
+        return end_pods(of, *why)
+    return _hold_again(of, ended, world)
+
+
+def _meant(ended: Job) -> tuple[str, str] | None:
+    """Reason and words for a job that somebody meant to end."""
+    job = f"Slurm job {ended.key.job_id}, which pays for this pod,"
+    match ended.ending:
+        case Ending.CANCELLED:
+            return "SlurmJobCancelled", f"{job} was cancelled"
+        case Ending.EXPIRED:
+            return "SlurmTimeLimit", f"{job} reached its time limit"
+        case Ending.PREEMPTED:
+            return "SlurmPreempted", f"{job} gave way to a more important one"
+    return None
+
+
+def _hold_again(of: ClaimSet, ended: Job | None, world: World) -> tuple[Action, ...]:
+    """Nobody meant it: slurmctld lost the job, or the node failed. The clock runs while the node takes jobs."""
+    attempt, node = _attempt(of), world.nodes.get(_home(of) or "")
+    slurm = None if node is None else world.slurm_nodes.get(node.slurm)
+    if node is None or slurm is None or not slurm.usable:
+        told = Tell(of, "HoldLost", f"its Slurm job is gone, and node {_home(of)} does not take jobs now")
+        return (told, *_since(of, attempt, None))
+    if attempt is None:
+        return (Submit(of, Attempt(of.uid, _last(ended) + 1), Plan((node.slurm,), 0)),)
+    if attempt.bare_since is None:
+        settled = ended is not None or world.now - world.slurm_started > SLURM_SETTLES
+        return _since(of, attempt, world.now) if settled else ()
+    waited = world.now - attempt.bare_since
+    if waited > PATIENCE_BARE:
+        return end_pods(of, "HoldLost", "its Slurm job is gone, and its GPU could not be held again")
+    if ended is None and waited < SEEN_TWICE:
+        return ()
+    return _ask_again(of, attempt, ended, node, world)
+
+
+def _ask_again(of: ClaimSet, attempt: Attempt, ended: Job | None, node: NodeView, world: World) -> tuple[Action, ...]:
+    """A new attempt for a job that is over or lost; then a hold of the same GPU, above everything that waits."""
+    note = _note(of)
+    if note is None or not note.devices:
+        return (Tell(of, "HoldLost", "its Slurm job is gone, and the claim does not say which GPU it is on"),)
+    last = max(attempt.number if attempt.job is not None else 0, _last(ended))
+    if last >= attempt.number:
+        return (Note(of, replace(attempt, number=last + 1, job=None)),)
+    planned = plan_again(of, world, note.devices[0].gpu, node, attempt.shards)
+    if isinstance(planned, NoPlan):
+        return (Tell(of, "HoldLost", f"its Slurm job is gone: {planned.why}"),)
+    return (Submit(of, replace(attempt, priority=TOP_PRIORITY), planned),)
+
+
+def _home(of: ClaimSet) -> str | None:
+    """The Kubernetes node where the set lives."""
+    nodes = (*(c.view.held_by_node for c in of.claims), *(p.node for p in of.pods))
+    return next((n for n in nodes if n is not None), None)
+
+
+def _last(ended: Job | None) -> int:
+    return 0 if ended is None else ended.identity.attempt
+
+
+def _held_again(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
+    """A new hold of a bare set that waits in Slurm."""
+    attempt = _attempt(of)
+    if attempt is not None and attempt.bare_since is not None and world.now - attempt.bare_since > PATIENCE_BARE:
+        return (*end_pods(of, "HoldLost", f"Slurm job {job.key.job_id}, which is to pay for this pod, does not start"),)
+    return (Tell(of, "HoldLost", f"Slurm job {job.key.job_id}, which is to pay for it again, waits: {job.reason}"),)
+
+
+def _since(of: ClaimSet, attempt: Attempt | None, when: float | None) -> tuple[Action, ...]:
+    return () if attempt is None or attempt.bare_since == when else (Note(of, replace(attempt, bare_since=when)),)
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def end_pods(of: ClaimSet, reason: str, message: str) -> tuple[Action, ...]:
+    return tuple(EndPod(pod, reason, message) for pod in of.pods if not pod.deleting)
+
+
+def _in_use(of: ClaimSet) -> bool:
+    """Whether something of it may be prepared: then no allocation is taken back."""
+    return any(p.node is not None for p in of.pods) or any(c.view.reserved_for for c in of.claims)
+
+
+def _note(of: ClaimSet) -> HoldNote | None:
+    return of.claims[0].note if of.claims else None
+
+
+def _attempt(of: ClaimSet) -> Attempt | None:
+    return of.claims[0].attempt if of.claims else None

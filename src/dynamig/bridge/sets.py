@@ -1,0 +1,114 @@
+"""Claim sets (PROTOCOL P1): what is paid for by one Slurm job. Pure, from one picture of the world.
+
+The claims that Kubernetes made for one pod are a set. A claim that somebody made by hand may serve several pods: it is
+a set of its own, held first and paying for its GPU only; each pod that uses it pays cpu and memory in its own set, on
+the node where the claim is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dynamig.bridge.needs import LEAST, Needs
+from dynamig.bridge.world import PodView, SetClaim, World
+from dynamig.protocol import names
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSet:
+    """`uid`: the pod's, or that of a claim made by hand. `pods`: those alive that use it, oldest first; none when it is
+    over. `leans_on`: hand-made claims of its pod, which have sets of their own. `missing`: why it is not complete.
+    `never_bound`: its pod is there and has no node, so nothing of it can have been prepared (P3)."""
+
+    uid: str
+    pods: tuple[PodView, ...]
+    claims: tuple[SetClaim, ...]
+    needs: Needs = LEAST
+    leans_on: tuple[SetClaim, ...] = ()
+    missing: str = ""
+    never_bound: bool = False
+
+    @property
+    def pod(self) -> PodView:
+        """The pod whose set it is, or the first that uses it; only for sets that are not over."""
+        return self.pods[0]
+
+    @property
+    def over(self) -> bool:
+        return not self.pods
+
+    @property
+    def of_one_pod(self) -> bool:
+        return not self.over and self.uid == self.pod.ref.uid
+
+    @property
+    def names(self) -> str:
+        """Its pods, for people."""
+        return ", ".join(str(p.ref) for p in self.pods)
+
+    @property
+    def allocated(self) -> tuple[SetClaim, ...]:
+        return tuple(c for c in self.claims if c.view.allocated)
+
+    @property
+    def committed(self) -> bool:
+        """Whether its pods may be running: it has devices, or it needs none and its pod is not gated any more."""
+        return bool(self.allocated) if self.claims else not self.pod.gated
+
+    @property
+    def verified(self) -> bool:
+        return all(c.view.allocated and names.VERIFIED in c.view.annotations for c in self.claims)
+
+
+def claim_sets(world: World) -> tuple[ClaimSet, ...]:
+    """All of them, in the order in which they are served: hand-made claims first, then by the age of their pods."""
+    by_name = {(c.view.ref.namespace, c.view.ref.name): c for c in world.claims.values()}
+    pods = sorted(world.pods.values(), key=lambda p: (p.created, p.ref))
+    users: dict[str, list[PodView]] = {}
+    of_pods: list[ClaimSet] = []
+    for pod in pods:
+        found = [by_name.get((pod.ref.namespace, name)) for name in pod.claims]
+        claims = tuple(c for c in found if c is not None)
+        by_hand = tuple(c for c in claims if c.made_for is None)
+        if not (pod.deleting or pod.over):
+            for claim in by_hand:
+                users.setdefault(claim.view.ref.uid, []).append(pod)
+        of_pods.append(_of_pod(pod, claims, by_hand, complete=not pod.pending_claims and None not in found))
+    return (*_by_hand(world, users), *of_pods, *_orphans(world, {s.uid for s in of_pods}))
+
+
+def _of_pod(pod: PodView, claims: Iterable[SetClaim], by_hand: tuple[SetClaim, ...], *, complete: bool) -> ClaimSet:
+    alive = not (pod.deleting or pod.over)
+    return ClaimSet(
+        uid=pod.ref.uid,
+        pods=(pod,) if alive else (),
+        claims=tuple(c for c in claims if c.made_for == pod.ref.uid),
+        needs=pod.needs,
+        leans_on=by_hand,
+        missing="" if complete else "its resource claims are being made",
+        never_bound=pod.node is None,
+    )
+
+
+def _by_hand(world: World, users: Mapping[str, list[PodView]]) -> list[ClaimSet]:
+    """Of hand-made claims that are used, or were and are still held."""
+    return [
+        ClaimSet(claim.view.ref.uid, tuple(users.get(claim.view.ref.uid, ())), (claim,))
+        for claim in sorted(world.claims.values(), key=lambda c: c.view.ref)
+        if claim.view.ref.uid in users or (claim.made_for is None and _noted_for(claim) == claim.view.ref.uid)
+    ]
+
+
+def _orphans(world: World, known: set[str]) -> list[ClaimSet]:
+    """Claims made for pods that are gone without a trace (forced deletion), and that are still held."""
+    left: dict[str, list[SetClaim]] = {}
+    for claim in world.claims.values():
+        uid = _noted_for(claim)
+        if claim.made_for is not None and uid == claim.made_for and uid not in known and claim.view.held:
+            left.setdefault(uid, []).append(claim)
+    return [ClaimSet(uid, (), tuple(claims)) for uid, claims in sorted(left.items())]
+
+
+def _noted_for(claim: SetClaim) -> str | None:
+    return None if claim.attempt is None else claim.attempt.set_uid

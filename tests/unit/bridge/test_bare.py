@@ -1,0 +1,120 @@
+"""Claims that live while their Slurm job is gone (P9): held again on the same GPU, or ended; silence proves nothing."""
+
+from __future__ import annotations
+
+from dynamig.bridge.committed import PATIENCE_BARE, SEEN_TWICE
+from dynamig.protocol import names
+from dynamig.protocol.claims import read_claim
+from dynamig.protocol.hold_note import hold_note
+from dynamig.protocol.slurm_jobs import TOP_PRIORITY, Ending, JobState, SlurmNodeName
+from tests.unit.bridge.stage import Stage, wants
+
+N1, N2 = SlurmNodeName("n1"), SlurmNodeName("n2")
+
+
+def living(profile: str = "2g.20gb") -> Stage:
+    """A pod that runs on GPU 1 of n1, with its job 2; job 1 fills GPU 0."""
+    stage = Stage()
+    stage.slurm.down.add(N2)
+    stage.sets.create_pod("whole", wants("7g.80gb"))
+    stage.settle()
+    stage.sets.create_pod("a", wants(profile))
+    stage.settle()
+    assert stage.devices("a")[0][0] == "n1/gpu-1"
+    stage.slurm.down.clear()
+    return stage
+
+
+def paid_by(stage: Stage) -> int:
+    note = hold_note(read_claim(stage.sets.claims["a-0"], names.DRIVER_NAME))
+    assert note is not None
+    assert note.attempt is not None
+    assert note.attempt.job is not None
+    return note.attempt.job.job_id
+
+
+def test_a_job_that_slurmctld_lost_is_held_again_on_the_same_gpu() -> None:
+    stage = living()
+    stage.slurm.forget(2)
+    stage.look_for(SEEN_TWICE + 4)
+    job = stage.slurm.jobs[3]
+    assert (job.state, job.node, job.priority, job.identity.attempt) == (JobState.RUNNING, N1, TOP_PRIORITY, 2)
+    assert job.gpu is not None
+    assert (job.gpu.index, job.gpu.shards) == (1, 2)
+    assert paid_by(stage) == 3
+    assert "deletionTimestamp" not in stage.sets.pods["a"]["metadata"]
+
+
+def test_it_fills_a_free_gpu_for_a_moment_if_slurm_would_pick_that() -> None:
+    stage = living()
+    stage.sets.finish_pod("whole")
+    stage.sets.driver_lets_go("whole")
+    stage.driver_claims["n1"].discard("claim-whole-0")
+    stage.settle()
+    stage.slurm.forget(2)
+    stage.look_for(SEEN_TWICE + 4)
+    kept = [j for j in stage.slurm.jobs.values() if j.state is JobState.RUNNING]
+    assert [(j.gpu.index, j.gpu.shards) for j in kept if j.gpu is not None] == [(1, 2)]
+
+
+def test_a_missing_job_proves_nothing_right_after_a_start_of_slurmctld() -> None:
+    stage = living()
+    lost = stage.slurm.jobs[2]
+    stage.slurm.forget(2)
+    stage.slurm.boot = stage.now
+    for _ in range(8):
+        assert stage.look() == 0
+    stage.slurm.jobs[2] = lost
+    stage.settle()
+    assert len(stage.slurm.jobs) == 2
+    assert paid_by(stage) == 2
+
+
+def test_a_job_that_comes_back_after_it_was_asked_for_again_stays_and_the_other_goes() -> None:
+    stage = living()
+    lost = stage.slurm.jobs[2]
+    stage.slurm.forget(2)
+    for _ in range(5):
+        stage.look()
+    assert 3 in stage.slurm.jobs
+    stage.slurm.jobs[2] = lost
+    stage.settle()
+    assert [stage.slurm.jobs[n].state for n in (2, 3)].count(JobState.RUNNING) == 1
+    assert stage.slurm.jobs[paid_by(stage)].state is JobState.RUNNING
+
+
+def test_while_its_node_takes_no_jobs_the_clock_stands_still() -> None:
+    stage = living()
+    stage.slurm.end(2, Ending.NODE_FAIL)
+    stage.slurm.down.add(N1)
+    for _ in range(5):
+        stage.look()
+        stage.now += PATIENCE_BARE
+    assert stage.sets.told["a"][-1][0] == "HoldLost"
+    assert "deletionTimestamp" not in stage.sets.pods["a"]["metadata"]
+    stage.slurm.down.clear()
+    stage.settle()
+    assert stage.slurm.jobs[paid_by(stage)].state is JobState.RUNNING
+    assert paid_by(stage) == 3
+
+
+def test_a_gpu_that_cannot_be_held_again_ends_its_pod_in_the_end() -> None:
+    stage = living()
+    stage.slurm.end(2, Ending.NODE_FAIL)
+    assert stage.slurm.start_native(N1, 1), "Slurm's books say that it is free; the prolog's loan keeps the job away"
+    for _ in range(5):
+        stage.look()
+    assert "not 2 shards free" in stage.sets.told["a"][-1][1]
+    stage.now += PATIENCE_BARE
+    stage.look()
+    assert stage.sets.pods["a"]["metadata"]["deletionTimestamp"]
+    assert stage.sets.told["a"][-1][0] == "HoldLost"
+
+
+def test_a_job_that_runs_on_another_gpu_than_the_claims_does_not_pay_for_them() -> None:
+    stage = living()
+    job = stage.slurm.jobs[2]
+    assert job.gpu is not None
+    stage.slurm.move(2, index=0)
+    stage.look()
+    assert stage.slurm.jobs[2].state is JobState.ENDED

@@ -1,0 +1,88 @@
+"""Claims that somebody made by hand, shared by pods: held first, for their GPU only; each pod pays for itself."""
+
+from __future__ import annotations
+
+from dynamig.protocol import names
+from dynamig.protocol.slurm_jobs import Ending, JobState
+from tests.unit.bridge.stage import Stage, wants
+
+
+def sharing() -> Stage:
+    stage = Stage()
+    stage.sets.create_claim("shared", wants("3g.40gb"))
+    stage.sets.create_pod("a", uses=["shared"], cpu="2")
+    stage.sets.create_pod("b", wants("1g.10gb"), uses=["shared"], cpu="3")
+    stage.settle()
+    return stage
+
+
+def test_each_pod_runs_where_the_claim_is_and_pays_for_itself() -> None:
+    stage = sharing()
+    nodes = {stage.sets.pods[p]["spec"]["nodeName"] for p in "ab"}
+    jobs = {j.identity.set_uid: j for j in stage.slurm.jobs.values() if j.state is JobState.RUNNING}
+    assert jobs.keys() == {"claim-shared", "pod-a", "pod-b"}
+    assert {j.node for j in jobs.values()} == nodes
+    paid = {uid: stage.slurm.requests[j.key.job_id] for uid, j in jobs.items()}
+    assert [(paid[u].cpus, paid[u].purpose.shards) for u in ("claim-shared", "pod-a", "pod-b")] == [
+        (1, 3),
+        (2, 0),
+        (3, 1),
+    ]
+    assert paid["claim-shared"].purpose.claims == {"claim-shared"}
+
+
+def test_a_claim_that_nobody_uses_is_not_paid_for() -> None:
+    stage = Stage()
+    stage.sets.create_claim("idle", wants("3g.40gb"))
+    stage.settle()
+    assert stage.slurm.jobs == {}
+
+
+def test_the_last_pod_that_leaves_releases_the_claim() -> None:
+    stage = sharing()
+    stage.sets.finish_pod("a")
+    stage.settle()
+    states = {j.identity.set_uid: j.state for j in stage.slurm.jobs.values()}
+    assert states == {"claim-shared": JobState.RUNNING, "pod-a": JobState.ENDED, "pod-b": JobState.RUNNING}
+    stage.sets.finish_pod("b")
+    stage.settle()
+    assert names.RELEASE in stage.sets.claims["shared"]["metadata"]["annotations"]
+    assert stage.states()["claim-shared"] is JobState.RUNNING, "its hardware is not known to be gone"
+    stage.sets.driver_lets_go("b")
+    for node in stage.driver_claims.values():
+        node.clear()
+    stage.settle()
+    assert set(stage.states().values()) == {JobState.ENDED}
+
+
+def test_a_claim_that_is_used_again_is_held_anew() -> None:
+    stage = sharing()
+    for pod in "ab":
+        stage.sets.finish_pod(pod)
+    stage.settle()
+    stage.sets.create_pod("c", uses=["shared"])
+    stage.settle()
+    assert stage.sets.told["c"][-1][0] == "WaitingForClaims", "what it had before is not gone yet"
+    stage.sets.driver_lets_go("b")
+    for node in stage.driver_claims.values():
+        node.clear()
+    stage.settle()
+    assert stage.sets.pods["c"]["spec"].get("nodeName")
+    assert len(stage.devices("c")) == 1
+
+
+def test_scancel_of_the_shared_hold_ends_all_its_pods() -> None:
+    stage = sharing()
+    shared = next(j for j in stage.slurm.jobs.values() if j.identity.set_uid == "claim-shared")
+    stage.slurm.end(shared.key.job_id, Ending.CANCELLED)
+    stage.look()
+    assert all(stage.sets.pods[p]["metadata"].get("deletionTimestamp") for p in "ab")
+
+
+def test_scancel_of_a_job_that_pays_for_processors_only_ends_that_pod() -> None:
+    stage = sharing()
+    own = next(j for j in stage.slurm.jobs.values() if j.identity.set_uid == "pod-a")
+    stage.slurm.end(own.key.job_id, Ending.CANCELLED)
+    stage.look()
+    assert stage.sets.pods["a"]["metadata"].get("deletionTimestamp")
+    assert not stage.sets.pods["b"]["metadata"].get("deletionTimestamp")
