@@ -62,9 +62,9 @@ def _pays_here(of: ClaimSet, job: Job, world: World) -> bool | None:
         return all(c.view.held_by_node in (node.name, None) for c in (*of.claims, *of.leans_on))
     if job.gpu is None or job.gpu.index is None or not node.map:
         return None
-    return node.map.get(job.gpu.index) == note.devices[0].gpu and all(
-        c.view.held_by_node == node.name for c in of.claims
-    )
+    enough = note.attempt is None or job.gpu.shards >= note.attempt.shards
+    same_node = all(c.view.held_by_node == node.name for c in of.claims)
+    return enough and same_node and node.map.get(job.gpu.index) == note.devices[0].gpu
 
 
 def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:

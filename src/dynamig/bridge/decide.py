@@ -250,8 +250,8 @@ def _ending(of: ClaimSet) -> tuple[Action, ...]:
             actions.append(LetGo(claim))
         elif claim.view.allocated and not reserved and claim.made_for is None:
             actions.append(TakeBack(replace(of, claims=(claim,)), "no pod uses it any more"))
-        elif not claim.view.allocated and not claim.view.released:
-            actions.append(Release(claim))
+        elif not (claim.view.allocated or claim.view.released or claim.view.deleting):
+            actions.append(Release(claim))  # a claim that is being deleted needs no word
     return tuple(actions)
 
 

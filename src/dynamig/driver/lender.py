@@ -116,6 +116,17 @@ class Lender:
             if busy.code != "LENT" or not self.ask(self._current_map_gpus(indices), within=left):
                 self._guards.changes.wait_after(seen, min(left, POLL))
 
+    def could_lend(self, borrower: Borrower, indices: Collection[int]) -> bool:
+        """Whether nothing stands in the way of lending now. Nothing is lent, and it may be over at once."""
+        try:
+            wanted = self._gpus_of(indices)
+            with self._guards.gpus.of_all(wanted):
+                for gpu in wanted:
+                    self._check(gpu, borrower)
+        except DynamigError:
+            return False
+        return True
+
     def _lend_now(self, borrower: Borrower, indices: Collection[int]) -> tuple[Sequence[Loan], Sequence[Loan]]:
         """(all loans, those made now)."""
         wanted = self._gpus_of(indices)

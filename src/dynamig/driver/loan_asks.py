@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from dynamig.driver.control import Ask, Caller
 from dynamig.driver.lender import Lender
+from dynamig.driver.recall import Recall
 from dynamig.errors import Refused, Unavailable
 from dynamig.protocol.device_map import map_to_json
 from dynamig.protocol.loans import Borrower, Loan, loan_to_json
@@ -19,14 +20,20 @@ from dynamig.protocol.loans import Borrower, Loan, loan_to_json
 T = TypeVar("T")
 
 
-def loan_asks(lender: Lender, monotonic: Callable[[], float]) -> Mapping[str, Ask]:
+def loan_asks(lender: Lender, recall: Recall, monotonic: Callable[[], float]) -> Mapping[str, Ask]:
     """`monotonic`: the lender's clock."""
 
     def lend(args: Mapping[str, Any], caller: Caller) -> None:
         indices = _field(args, "gpus", _indices)
         deadline = monotonic() + _field(args, "wait", float)
-        with lender.lending(_borrower(args), indices, deadline=deadline, is_there=caller.is_there) as loans:
-            caller.deliver(_loans(loans))
+        borrower = _borrower(args)
+        try:
+            with lender.lending(borrower, indices, deadline=deadline, is_there=caller.is_there) as loans:
+                caller.deliver(_loans(loans))
+        except Unavailable:
+            recall.note(borrower, indices)
+            raise
+        recall.forget(borrower.job_id)
 
     def give_back(args: Mapping[str, Any], caller: Caller) -> Sequence[Mapping[str, Any]]:
         if args.get("all") is True:

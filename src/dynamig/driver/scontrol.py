@@ -23,12 +23,16 @@ T = TypeVar("T")
 class SlurmWord(Protocol):
     """What slurmctld says. No call takes longer than `within` seconds, or raises; no answer is Unknown."""
 
+    def start_now(self, job_id: int, *, within: float) -> bool:
+        """The earliest start of a waiting job is now; False if slurmctld did not say that it is."""
+        ...
+
     def job(self, job_id: int, *, within: float) -> Seen[JobFacts]: ...
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]: ...
 
 
 class Scontrol:
-    """`command`: argv to which `--json show ...` is added, such as ("/usr/bin/scontrol",)."""
+    """`command`: argv to which `--json show ...` or `update ...` is added, such as ("/usr/bin/scontrol",)."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = tuple(command)
@@ -39,6 +43,13 @@ class Scontrol:
 
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]:
         return self._seen(lambda: self._node(name, within))
+
+    def start_now(self, job_id: int, *, within: float) -> bool:
+        try:
+            self._run(within, "update", f"JobId={job_id}", "StartTime=now")
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return True
 
     def _job(self, job_id: int, within: float) -> Seen[JobFacts]:
         if (one := _find_job(self._ask(within, "job", str(job_id)), job_id)) is not None:
@@ -58,17 +69,19 @@ class Scontrol:
         return Unknown(f"slurmctld shows no node {name}")
 
     def _ask(self, within: float, *what: str) -> Mapping[str, Any]:
-        done = subprocess.run(
-            [*self._command, "--json", "show", *what],
+        answer = json.loads(self._run(within, "--json", "show", *what))
+        if not isinstance(answer, dict):
+            raise TypeError(f"scontrol answered {type(answer).__name__}")
+        return answer
+
+    def _run(self, within: float, *args: str) -> bytes:
+        return subprocess.run(
+            [*self._command, *args],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=max(within, 0.1),
             check=True,
-        )
-        answer = json.loads(done.stdout)
-        if not isinstance(answer, dict):
-            raise TypeError(f"scontrol answered {type(answer).__name__}")
-        return answer
+        ).stdout
 
     def _seen(self, look: Callable[[], Seen[T]]) -> Seen[T]:
         """Whatever keeps us from reading an answer is no answer."""

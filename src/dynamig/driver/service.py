@@ -31,6 +31,7 @@ from dynamig.driver.locks import InFlight
 from dynamig.driver.loop import Loop
 from dynamig.driver.numbers import NumberFile
 from dynamig.driver.publish import publish
+from dynamig.driver.recall import Recall
 from dynamig.driver.repair import Repair
 from dynamig.driver.scontrol import Scontrol
 from dynamig.driver.settler import Settler
@@ -101,6 +102,7 @@ class Driver:
         self._looked_for_lost = False
         guards = Guards()
         self._lender = self._make_lender(outside, guards)
+        self._recall = self._make_recall(self._lender)
         self._service = ClaimService(node, outside, lambda: self._catalog, self._changed, guards, self._lender)
         self._loops = {
             "publish": Loop("publish", self._publish, self._bug),
@@ -110,6 +112,8 @@ class Driver:
         }
         if (lender := self._lender) is not None:
             self._loops["loans"] = Loop("loans", lambda: self._ask_slurm(lender), self._bug)
+        if (recall := self._recall) is not None:
+            self._loops["recall"] = Loop("recall", recall.step, self._bug)
         self._watcher = Loop("watch", self._watch, self._bug)  # sits in a read: ends with the process
         self._settler = Settler(self._service, outside, config.driver_name, self._loops["settle"].poke)
         self._repair = Repair(node, outside, self._service, lambda: self._catalog, self._settler.failed)
@@ -130,6 +134,12 @@ class Driver:
             return None
         map_file = MapFile(self._config.state_dir / "slurm-devices.json")
         return Lender(outside, guards, loans, map_file, _slurm(self._config.slurm), lambda: self._catalog)
+
+    def _make_recall(self, lender: Lender | None) -> Recall | None:
+        slurm = self._config.slurm
+        if lender is None or slurm is None:
+            return None
+        return Recall(lender, Scontrol(slurm.scontrol), slurm.answer_seconds, lambda: self._loops["recall"].poke())
 
     # -- running ---------------------------------------------------------------------------------------------
 
@@ -289,7 +299,9 @@ class Driver:
 
     def loan_asks(self) -> Mapping[str, Ask]:
         """What this driver answers to Slurm's scripts; nothing without Slurm."""
-        return {} if self._lender is None else loan_asks(self._lender, time.monotonic)
+        if self._lender is None or self._recall is None:
+            return {}
+        return loan_asks(self._lender, self._recall, time.monotonic)
 
     def release(self, uid: str) -> None:
         self._service.release(uid)

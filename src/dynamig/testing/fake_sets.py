@@ -126,9 +126,10 @@ class FakeSets:
         self.faults.check("note")
         obj = self._current(claim)
         meta = obj["metadata"]
-        if meta.get("deletionTimestamp") and names.HELD not in meta["finalizers"]:
-            raise Refused("INVALID", "a finalizer cannot be added to a claim that is being deleted")
-        meta["finalizers"] = sorted({*meta["finalizers"], names.HELD, DELETE_PROTECTION})
+        wanted = {*meta["finalizers"], names.HELD, DELETE_PROTECTION}
+        if meta.get("deletionTimestamp") and wanted != set(meta["finalizers"]):
+            raise Refused("INVALID", "no new finalizers can be added if the object is being deleted")
+        meta["finalizers"] = sorted(wanted)
         meta["annotations"] = {**meta.get("annotations", {}), **annotations}
         return self._touch(obj)
 

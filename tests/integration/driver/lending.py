@@ -10,6 +10,7 @@ from typing import Any
 
 from dynamig.driver.control import ControlServer
 from dynamig.driver.loan_asks import loan_asks
+from dynamig.driver.recall import Recall
 from tests.unit.driver.bench_node import FakeClock
 from tests.unit.driver.test_loans import SlurmNode
 
@@ -32,7 +33,9 @@ class LendingNode(SlurmNode):
         self._server: ControlServer | None = None
 
     def serve(self) -> None:
-        self._server = ControlServer(self.socket, loan_asks(self.lender, self.bench.clock))
+        self._server = ControlServer(
+            self.socket, loan_asks(self.lender, Recall(self.lender, self.slurm, 1.0), self.bench.clock)
+        )
         self._server.start()
 
     def close(self) -> None:

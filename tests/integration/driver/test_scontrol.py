@@ -120,3 +120,12 @@ def test_a_node(tmp_path: Path) -> None:
 )
 def test_gpus_in_use(used: str, indices: set[int]) -> None:
     assert used_gpus("gpu:h100:2,shard:h100:16", used) == indices
+
+
+def test_a_job_is_told_to_start_now(tmp_path: Path) -> None:
+    asked = scontrol(tmp_path)
+    answers = {"update JobId=7 StartTime=now": {"print": ""}, "update JobId=8 StartTime=now": {"print": "", "rc": 1}}
+    (tmp_path / "answers.json").write_text(json.dumps(answers))
+    assert asked.start_now(7, within=20)
+    assert not asked.start_now(8, within=20)
+    assert not Scontrol(("/no/such/scontrol",)).start_now(7, within=20)

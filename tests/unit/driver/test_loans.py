@@ -43,6 +43,7 @@ class FakeSlurm:
     jobs: dict[int, Seen[JobFacts]] = field(default_factory=dict)
     node_answer: Seen[NodeFacts] = field(default_factory=lambda: Found(UP))
     asked: list[int] = field(default_factory=list)
+    told_to_start: list[int] = field(default_factory=list)
     before_answer: Callable[[], None] = lambda: None
 
     def job(self, job_id: int, *, within: float) -> Seen[JobFacts]:
@@ -53,6 +54,10 @@ class FakeSlurm:
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]:
         assert name == "slurm-n1"
         return self.node_answer
+
+    def start_now(self, job_id: int, *, within: float) -> bool:
+        self.told_to_start.append(job_id)
+        return job_id in self.jobs
 
     def says(self, borrower: Borrower, *states: str) -> None:
         self.jobs[borrower.job_id] = Found(JobFacts(frozenset(states), borrower.sluid, borrower.restart))
