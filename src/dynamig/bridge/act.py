@@ -148,7 +148,7 @@ class Hands:
             picks = [p for p in choice.picks if p.claim_uid == claim.view.ref.uid]
             devices = tuple(NotedDevice(p.pool, p.device, choice.gpu) for p in picks)
             note = HoldNote(devices, action.attempt).to_json()
-            noted = self._objects.note(claim.view, {names.NODE: action.node, names.HOLD: note})
+            noted = self._objects.note(claim.view, {names.NODE: action.node, names.HOLD: note, names.VERIFIED: None})
             results: list[dict[str, Any]] = [
                 {"request": p.request, "driver": self._driver, "pool": p.pool, "device": p.device} for p in picks
             ]

@@ -16,7 +16,7 @@ from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
 from dynamig.protocol.device_status import outcomes
 from dynamig.protocol.hold_note import Attempt, HoldNote
-from dynamig.protocol.slurm_jobs import TOP_PRIORITY, Ending, Job, JobState
+from dynamig.protocol.slurm_jobs import TOP_PRIORITY, Ending, Job
 
 PATIENCE_PREPARE = 600.0
 """Seconds that a prepare may fail for passing reasons before its pod is ended (P8)."""
@@ -34,17 +34,14 @@ SLURM_SETTLES = 10.0
 """Seconds after a start of slurmctld in which a missing job proves nothing: seen missing, and back (26.05.5)."""
 
 
-def decide(of: ClaimSet, job: Job | None, world: World) -> tuple[Action, ...]:
+def decide(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
+    """For a set with a running job."""
     if len(of.allocated) < len(of.claims):
-        return () if _in_use(of) else (TakeBack(of, "a set that lost one allocation loses all"),)
-    if job is None or not job.living:
-        return _bare(of, job, world)
-    if job.state is JobState.PENDING:
-        return _held_again(of, job, world)
+        return () if of.in_use else (TakeBack(of, "a set that lost one allocation loses all"),)
     match _pays_here(of, job, world):
         case None:
             return ()
-        case False if _in_use(of):
+        case False if of.in_use:
             return (Cancel(job, "it does not run where the claims are"),)
         case False:
             return (TakeBack(of, "its Slurm job does not run where the claims are"),)
@@ -80,7 +77,7 @@ def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     if any(p.node is not None for p in of.pods):
         return _live(of, job, world)
     waits = of.pod.unschedulable_since if of.of_one_pod else None
-    if waits is not None and world.now - waits > PATIENCE_UNSCHEDULABLE and not _in_use(of):
+    if waits is not None and world.now - waits > PATIENCE_UNSCHEDULABLE and not of.in_use:
         return (TakeBack(of, "kube-scheduler cannot place the pod there"),)
     return ()
 
@@ -114,12 +111,15 @@ def _device_words(data: Mapping[str, Any]) -> str:
 # -- bare --------------------------------------------------------------------------------------------------------------
 
 
-def _bare(of: ClaimSet, ended: Job | None, world: World) -> tuple[Action, ...]:
-    if not _in_use(of):
+def bare(of: ClaimSet, job: Job | None, world: World) -> tuple[Action, ...]:
+    """`job`: the one that is over, or the next one that waits; None if Slurm knows none."""
+    if not of.in_use:
         return (TakeBack(of, "the Slurm job that pays for it is over"),)
-    if ended is not None and (why := _meant(ended)):
+    if job is not None and job.living:
+        return _held_again(of, job, world)
+    if job is not None and (why := _meant(job)):
         return end_pods(of, *why)
-    return _hold_again(of, ended, world)
+    return _hold_again(of, job, world)
 
 
 def _meant(ended: Job) -> tuple[str, str] | None:
@@ -196,11 +196,6 @@ def _since(of: ClaimSet, attempt: Attempt | None, when: float | None) -> tuple[A
 
 def end_pods(of: ClaimSet, reason: str, message: str) -> tuple[Action, ...]:
     return tuple(EndPod(pod, reason, message) for pod in of.pods if not pod.deleting)
-
-
-def _in_use(of: ClaimSet) -> bool:
-    """Whether something of it may be prepared: then no allocation is taken back."""
-    return any(p.node is not None for p in of.pods) or any(c.view.reserved_for for c in of.claims)
 
 
 def _note(of: ClaimSet) -> HoldNote | None:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from dynamig.bridge import committed
-from dynamig.bridge.actions import Action, Cancel, Commit, LetGo, Note, Release, Submit, TakeBack, Tell
+from dynamig.bridge.actions import Action, Cancel, Commit, EndPod, LetGo, Note, Release, Submit, TakeBack, Tell
 from dynamig.bridge.extra import publications
 from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, plan_hold
 from dynamig.bridge.sets import ClaimSet, claim_sets
-from dynamig.bridge.world import NodeView, World
+from dynamig.bridge.world import NodeView, PodRef, World
 from dynamig.protocol import names
+from dynamig.protocol.hold_lifecycle import HoldState
 from dynamig.protocol.hold_note import Attempt, NotedDevice
 from dynamig.protocol.identity import Role, surviving
 from dynamig.protocol.slurm_jobs import Ending, Job, JobState
@@ -40,11 +41,13 @@ CAN_MOVE = ("Resources", "Priority", "ReqNodeNotAvail")
 def decide(world: World, chooser: Callable[[World], Chooser]) -> Iterator[tuple[Action, ...]]:
     """The actions of one look: for each set, then for each job, then for each node; what one set was given counts as
     taken for the next."""
-    sets = claim_sets(world)
+    sets, ended = claim_sets(world), set[PodRef]()
     for of in sets:
-        actions = decide_set(of, world, chooser(world))
-        yield actions
-        world = _after(world, actions)
+        if ended.isdisjoint(p.ref for p in of.pods):
+            actions = decide_set(of, world, chooser(world))
+            yield actions
+            world = _after(world, actions)
+            ended |= {a.pod.ref for a in actions if isinstance(a, EndPod)}
     by_uid = {of.uid: of for of in sets}
     for job in world.jobs:
         yield decide_job(job, by_uid.get(job.identity.set_uid), world)
@@ -52,23 +55,27 @@ def decide(world: World, chooser: Callable[[World], Chooser]) -> Iterator[tuple[
 
 
 def decide_set(of: ClaimSet, world: World, choose: Chooser) -> tuple[Action, ...]:
-    if of.over:
-        return _ending(of)
-    if of.missing:
+    if not of.over and of.missing:
         return (Tell(of, "WaitingForClaims", of.missing),) if of.pod.gated else ()
-    job, extra = _one_job(world.holds_of(of.uid), of)
-    cancels = tuple(Cancel(j, "another job holds the same set") for j in extra)
-    return (*cancels, *_decide_with(of, job, world, choose))
+    job, extra = one_job(world.holds_of(of.uid), of)
+    twins = () if of.over else tuple(Cancel(j, "another job holds the same set") for j in extra)
+    return (*twins, *_in_state(of, job, world, choose))
 
 
-def _decide_with(of: ClaimSet, job: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
-    if of.committed:
-        return committed.decide(of, job, world)
-    if job is None or not job.living:
-        return _without_job(of, job, world, choose)
-    if job.state is JobState.PENDING:
-        return _pending(of, job, world, choose)
-    return _running(of, job, world, choose)
+def _in_state(of: ClaimSet, job: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
+    match of.state(job), job:
+        case HoldState.PENDING, Job() as waiting:
+            return _pending(of, waiting, world, choose)
+        case HoldState.RUNNING, Job() as running:
+            return _running(of, running, world, choose)
+        case ((HoldState.COMMITTED | HoldState.VERIFIED | HoldState.LIVE), Job() as paying):
+            return committed.decide(of, paying, world)
+        case HoldState.BARE, _:
+            return committed.bare(of, job, world)
+        case ((HoldState.ENDING | HoldState.RELEASED), _):
+            return _ending(of)
+        case _:
+            return _planned(of, job, world, choose)
 
 
 def decide_job(job: Job, of: ClaimSet | None, world: World) -> tuple[Action, ...]:
@@ -100,7 +107,7 @@ def _is_done(ballast: Job, world: World) -> bool:
     return not waits or world.now - ballast.submitted > BALLAST_SECONDS
 
 
-def _one_job(jobs: Sequence[Job], of: ClaimSet) -> tuple[Job | None, tuple[Job, ...]]:
+def one_job(jobs: Sequence[Job], of: ClaimSet) -> tuple[Job | None, tuple[Job, ...]]:
     """The job that stays, and the living ones that must go (P2): only the latest attempt counts."""
     noted = [c.attempt for c in of.claims if c.attempt is not None]
     named = next((a.job for a in noted if a.job is not None), None)
@@ -117,9 +124,9 @@ def _one_job(jobs: Sequence[Job], of: ClaimSet) -> tuple[Job | None, tuple[Job, 
 # -- no job ------------------------------------------------------------------------------------------------------------
 
 
-def _without_job(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
-    if (wait := _not_yet(of)) is not None:
-        return (wait,)
+def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
+    if wait := _not_yet(of):
+        return wait
     noted = of.claims[0].attempt if of.claims else None
     attempt = _next_attempt(of, noted, ended)
     if (why := _scancelled(noted, ended)) is not None:
@@ -132,15 +139,18 @@ def _without_job(of: ClaimSet, ended: Job | None, world: World, choose: Chooser)
     return (Submit(of, attempt, planned),)
 
 
-def _not_yet(of: ClaimSet) -> Tell | None:
-    """Hand-made claims that the pod leans on come first; and what an earlier use left must be gone."""
+def _not_yet(of: ClaimSet) -> tuple[Action, ...]:
+    """Hand-made claims that the pod leans on come first; and what an earlier use of one left must be gone: it may have
+    been prepared, and is not committed again before its node has let go of it (P3)."""
     for claim in of.leans_on:
         if not claim.view.allocated or names.VERIFIED not in claim.view.annotations:
-            return Tell(of, "WaitingForClaims", f"claim {claim.view.ref.name} has no device yet")
+            return (Tell(of, "WaitingForClaims", f"claim {claim.view.ref.name} has no device yet"),)
     for claim in of.claims:
-        if claim.view.released or claim.view.deleting:
-            return Tell(of, "WaitingForClaims", f"claim {claim.view.ref.name} is still being let go by its node")
-    return None
+        used = claim.made_for is None and claim.view.held and claim.note is not None and bool(claim.note.devices)
+        if used or claim.view.released or claim.view.deleting:
+            told = Tell(of, "WaitingForClaims", f"claim {claim.view.ref.name} is still being let go by its node")
+            return (told, *([] if claim.view.released or claim.view.deleting else [Release(claim)]))
+    return ()
 
 
 def _next_attempt(of: ClaimSet, noted: Attempt | None, ended: Job | None) -> Attempt:
@@ -204,6 +214,8 @@ def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     if node is None or not node.ready:
         why = "it is not managed" if node is None else node.why_not
         return (Tell(of, "NodeNotReady", f"job {job.key.job_id} runs on {job.node}, but {why}"),)
+    if wait := _not_yet(of):
+        return wait
     if not of.claims:
         return committed.let_run(of)
     if job.gpu is None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from dynamig.bridge.needs import LEAST, Needs
 from dynamig.bridge.world import PodView, SetClaim, World
 from dynamig.protocol import names
+from dynamig.protocol.hold_lifecycle import HoldFacts, HoldState, hold_state
+from dynamig.protocol.slurm_jobs import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,23 @@ class ClaimSet:
     def committed(self) -> bool:
         """Whether its pods may be running: it has devices, or it needs none and its pod is not gated any more."""
         return bool(self.allocated) if self.claims else not self.pod.gated
+
+    @property
+    def in_use(self) -> bool:
+        """Whether something of it may be prepared: then no allocation is taken back."""
+        return any(p.node is not None for p in self.pods) or any(c.view.reserved_for for c in self.claims)
+
+    def state(self, job: Job | None) -> HoldState:
+        return hold_state(
+            HoldFacts(
+                over=self.over,
+                held=any(c.view.held for c in self.claims),
+                job=None if job is None else job.state,
+                devices=not self.over and self.committed,
+                verified=self.verified,
+                in_use=self.in_use,
+            )
+        )
 
     @property
     def verified(self) -> bool:

@@ -28,7 +28,7 @@ class ApiSets:
         self._client = client
         self._driver = driver
 
-    def note(self, claim: ClaimView, annotations: Mapping[str, str]) -> ClaimView:
+    def note(self, claim: ClaimView, annotations: Mapping[str, str | None]) -> ClaimView:
         finalizers = claim.finalizers | {names.HELD, DELETE_PROTECTION}
         return patch_metadata(self._client, self._driver, claim, finalizers, annotations)
 

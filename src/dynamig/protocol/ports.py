@@ -41,8 +41,9 @@ class SetObjects(Protocol):
     """Pods and claims of Slurm namespaces, as the bridge writes them. Every write names the resourceVersion that it was
     decided on and raises Conflict if that has passed."""
 
-    def note(self, claim: ClaimView, annotations: Mapping[str, str]) -> ClaimView:
-        """`held` and Kubernetes' delete-protection finalizer, and `annotations`, are on the claim."""
+    def note(self, claim: ClaimView, annotations: Mapping[str, str | None]) -> ClaimView:
+        """`held` and Kubernetes' delete-protection finalizer are on the claim, and so are `annotations`; those that are
+        None are not."""
         ...
 
     def allocate(self, claim: ClaimView, allocation: Mapping[str, Any]) -> ClaimView: ...

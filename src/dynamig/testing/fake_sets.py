@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dynamig.errors import Conflict, Refused
@@ -88,13 +88,9 @@ class FakeSets:
         pod["status"]["phase"] = "Succeeded"
         self._touch(pod)
         for claim in self.claims_of(pod):
-            reserved = [r for r in claim["status"].get("reservedFor", ()) if r["name"] != name]
-            claim["status"] = {**claim["status"], "reservedFor": reserved} if reserved else {}
-            if not reserved:
-                claim["metadata"]["finalizers"] = [f for f in claim["metadata"]["finalizers"] if f != DELETE_PROTECTION]
             if claim["metadata"].get("ownerReferences"):
                 claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
-            self._touch(claim)
+            self._unreserve(claim, name)
 
     def force_delete_pod(self, name: str) -> None:
         """The pod is gone at once; the garbage collector deletes what was made for it."""
@@ -102,7 +98,19 @@ class FakeSets:
         for claim in self.claims_of(pod):
             if claim["metadata"].get("ownerReferences"):
                 claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
-                self._touch(claim)
+            self._unreserve(claim, name)
+
+    def _unreserve(self, claim: dict[str, Any], pod: str) -> None:
+        """The claim controller takes the pod's reservation away, and deallocates a claim that nobody reserves: one that
+        was reserved before, or that is being deleted."""
+        before = claim["status"].get("reservedFor", [])
+        reserved = [r for r in before if r["name"] != pod]
+        if reserved:
+            claim["status"]["reservedFor"] = reserved
+        elif before or claim["metadata"].get("deletionTimestamp"):
+            claim["status"] = {}
+            claim["metadata"]["finalizers"] = [f for f in claim["metadata"]["finalizers"] if f != DELETE_PROTECTION]
+        self._touch(claim)
 
     def driver_lets_go(self, name: str) -> None:
         """The node's driver saw the hardware empty (PROTOCOL P3)."""
@@ -115,6 +123,17 @@ class FakeSets:
             _forget_ours(meta)
             self._touch(claim)
 
+    def drivers_let_go(self, nodes: Collection[str]) -> None:
+        """What a driver does with claims of its node that are over: deleted, or deallocated and released (P3)."""
+        for claim in list(self.claims.values()):
+            meta = claim["metadata"]
+            here = meta.get("annotations", {}).get(names.NODE) in nodes
+            over = meta.get("deletionTimestamp") or names.RELEASE in meta.get("annotations", {})
+            if here and over and not claim["status"].get("allocation") and names.HELD in meta["finalizers"]:
+                meta["finalizers"] = [f for f in meta["finalizers"] if f != names.HELD]
+                _forget_ours(meta)
+                self._touch(claim)
+
     def claims_of(self, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
         made = [s["resourceClaimName"] for s in pod["status"].get("resourceClaimStatuses", ())]
         made += [e["resourceClaimName"] for e in pod["spec"]["resourceClaims"] if "resourceClaimName" in e]
@@ -122,7 +141,7 @@ class FakeSets:
 
     # -- the port ----------------------------------------------------------------------------------------------
 
-    def note(self, claim: ClaimView, annotations: Mapping[str, str]) -> ClaimView:
+    def note(self, claim: ClaimView, annotations: Mapping[str, str | None]) -> ClaimView:
         self.faults.check("note")
         obj = self._current(claim)
         meta = obj["metadata"]
@@ -130,7 +149,8 @@ class FakeSets:
         if meta.get("deletionTimestamp") and wanted != set(meta["finalizers"]):
             raise Refused("INVALID", "no new finalizers can be added if the object is being deleted")
         meta["finalizers"] = sorted(wanted)
-        meta["annotations"] = {**meta.get("annotations", {}), **annotations}
+        merged = {**meta.get("annotations", {}), **annotations}
+        meta["annotations"] = {key: value for key, value in merged.items() if value is not None}
         return self._touch(obj)
 
     def allocate(self, claim: ClaimView, allocation: Mapping[str, Any]) -> ClaimView:

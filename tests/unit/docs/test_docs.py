@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dynamig.driver.config import DriverConfig, GpuPolicy
+from dynamig.protocol import __main__ as lifecycles
 from dynamig.protocol import invariants
 
 ROOT = Path(__file__).parents[3]
@@ -43,3 +44,8 @@ def test_every_configuration_key_is_documented() -> None:
 
 def test_architecture_stays_short() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 200
+
+
+def test_the_lifecycles_are_those_of_the_tables() -> None:
+    written = (ROOT / "docs/reference/lifecycles.md").read_text()
+    assert written == lifecycles.page(), "run: python -m dynamig.protocol > docs/reference/lifecycles.md"
