@@ -31,10 +31,11 @@ WRITES = ("note", "allocate", "deallocate", "ungate", "let_go")
 class WatchedStage(Stage):
     """Checks every action's effect on the lifecycle of every set."""
 
-    def _carry_out(self, actions: tuple[Action, ...]) -> None:
-        for action in actions:
-            before = self.hold_states()
-            super()._carry_out((action,))
+    def run(self, action: Action) -> None:
+        before = self.hold_states()
+        try:
+            super().run(action)
+        finally:
             for uid, state in self.hold_states().items():
                 was = before.get(uid, state)
                 assert state is was or state in NEXT[was], f"{type(action).__name__}: {was.value} -> {state.value}"

@@ -27,6 +27,7 @@ from dynamig.bridge.actions import (
 from dynamig.bridge.plan import Filler
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import Account
+from dynamig.errors import Conflict
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice, hold_note
@@ -162,10 +163,15 @@ class Hands:
         )
 
     def _verify(self, action: Verify) -> None:
-        """P5: the job still runs and nobody else has a memory slice of ours. Overlap: the later set takes its back."""
+        """P5: the job still runs and nobody else has a memory slice of ours. Overlap: the later set takes its back.
+
+        Raises: Conflict NOT_PAID, OVERLAP; Unavailable. Then nothing that builds on it may follow.
+        """
         found = self._jobs.look(action.job.key)
         if not (isinstance(found, Found) and found.value.state is JobState.RUNNING):
-            return
+            raise Conflict(
+                "NOT_PAID", f"job {action.job.key.job_id} is not seen running any more", "it is decided anew"
+            )
         ours = {c.view.ref.uid for c in action.of.claims}
         everybody = self._objects.all_held()
         mine = [c for c in everybody if c.ref.uid in ours]
@@ -173,9 +179,11 @@ class Hands:
         if any(_comes_first(rival, mine) for rival in rivals):
             for claim in mine:
                 self._objects.deallocate(claim)
-        elif not rivals:
-            for claim in mine:
-                self._objects.note(claim, {names.VERIFIED: to_rfc3339(self._wall())})
+        if rivals:
+            named = ", ".join(str(rival.ref) for rival in rivals)
+            raise Conflict("OVERLAP", f"{action.of.names}: {named} has memory slices of it too", "it is decided anew")
+        for claim in mine:
+            self._objects.note(claim, {names.VERIFIED: to_rfc3339(self._wall())})
 
     def _overlap(self, other: ClaimView, mine: list[ClaimView], footprints: Footprints) -> bool:
         """Whether they share a memory slice. A device of the same pool that is not published any more may share any."""

@@ -71,7 +71,7 @@ def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
         known = replace(attempt, number=job.identity.attempt, job=job.key, bare_since=None, shards=shards)
         return (Note(of, known),)
     if not of.verified:
-        return (Verify(of, job, world.footprints()),)
+        return (Verify(of, job, world.footprints()), *let_run(of))
     if gates := let_run(of):
         return gates
     if any(p.node is not None for p in of.pods):

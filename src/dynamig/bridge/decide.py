@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from dynamig.bridge import committed
-from dynamig.bridge.actions import Action, Cancel, Commit, EndPod, LetGo, Note, Release, Submit, TakeBack, Tell
+from dynamig.bridge.actions import Action, Cancel, Commit, EndPod, LetGo, Note, Release, Submit, TakeBack, Tell, Verify
 from dynamig.bridge.extra import publications
 from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, plan_hold
 from dynamig.bridge.sets import ClaimSet, claim_sets
@@ -24,6 +24,9 @@ from dynamig.protocol.slurm_jobs import Ending, Job, JobState
 
 BALLAST_SECONDS = 10.0
 """How long ballast may wait for the hold that it was submitted for."""
+
+STARTS_AT_ONCE = 3.0
+"""Seconds that Slurm may take to start a job that can start: 0.1 to 1 on an idle controller (26.05.5)."""
 
 PATIENCE_PENDING = 30.0
 """Seconds that a hold waits where it should have started at once, before other nodes are asked for."""
@@ -40,7 +43,7 @@ CAN_MOVE = ("Resources", "Priority", "ReqNodeNotAvail")
 
 def decide(world: World, chooser: Callable[[World], Chooser]) -> Iterator[tuple[Action, ...]]:
     """The actions of one look: for each set, then for each job, then for each node; what one set was given counts as
-    taken for the next."""
+    taken for the next. Of actions that come together each one is the condition of those after it."""
     sets, ended = claim_sets(world), set[PodRef]()
     for of in sets:
         if ended.isdisjoint(p.ref for p in of.pods):
@@ -134,9 +137,8 @@ def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> 
     planned = plan_hold(of, world, choose, excluded=attempt.excluded)
     if isinstance(planned, NoPlan):
         return (Tell(of, "NoLegalPlacement", planned.why),)
-    if of.claims and (noted != attempt or not all(c.view.held for c in of.claims)):
-        return (Note(of, attempt),)
-    return (Submit(of, attempt, planned),)
+    is_noted = not of.claims or (noted == attempt and all(c.view.held for c in of.claims))
+    return (*(() if is_noted else (Note(of, attempt),)), Submit(of, attempt, planned))
 
 
 def _not_yet(of: ClaimSet) -> tuple[Action, ...]:
@@ -163,7 +165,7 @@ def _next_attempt(of: ClaimSet, noted: Attempt | None, ended: Job | None) -> Att
 
 def _scancelled(noted: Attempt | None, ended: Job | None) -> str | None:
     """Words for a hold that somebody cancelled: we cancel one only after the next attempt was noted."""
-    if noted is None or ended is None or ended.ending is not Ending.CANCELLED or ended.identity.attempt < noted.number:
+    if ended is None or ended.ending is not Ending.CANCELLED or noted is None or ended.identity.attempt < noted.number:
         return None
     return f"Slurm job {ended.key.job_id}, which was to pay for this pod, was cancelled"
 
@@ -174,6 +176,8 @@ def _scancelled(noted: Attempt | None, ended: Job | None) -> str | None:
 def _pending(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Action, ...]:
     """It waits with Slurm's reason, and is asked for anew where it could start now and Slurm does not know it."""
     tell = Tell(of, "SlurmPending", f"Slurm job {job.key.job_id} waits: {job.reason or 'queued'}")
+    if world.now - job.submitted < STARTS_AT_ONCE:
+        return (tell,)
     better = plan_hold(of, world, choose, excluded=_of_nodes(job, world) if _is_stuck(job, world) else ())
     if isinstance(better, NoPlan) or not _moves(job, better, world):
         return (tell,)
@@ -197,12 +201,16 @@ def _moves(job: Job, better: Plan, world: World) -> bool:
     return not same or (bool(better.ballast) and world.now - job.submitted > PATIENCE_PENDING)
 
 
-def _instead(of: ClaimSet, job: Job, why: str) -> tuple[Action, ...]:
+def _instead(of: ClaimSet, job: Job, why: str, *, not_on: tuple[str, ...] = ()) -> tuple[Action, ...]:
     """Another attempt takes the job's place, and its place in the queue: noted first, so that what ends the job can
     never look like somebody's scancel."""
     noted = of.claims[0].attempt if of.claims else None
-    priority = None if job.priority is None else job.priority + 1
-    following = Attempt(of.uid, job.identity.attempt + 1, priority=priority, excluded=noted.excluded if noted else ())
+    following = Attempt(
+        of.uid,
+        job.identity.attempt + 1,
+        priority=None if job.priority is None else job.priority + 1,
+        excluded=(*(noted.excluded if noted is not None else ()), *not_on),
+    )
     return (Note(of, following), Cancel(job, why))
 
 
@@ -223,31 +231,32 @@ def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     if job.gpu.index is None:
         why = f"Slurm counts the shards of {job.node} without saying on which GPU: gres.conf needs a File for each"
         return (Tell(of, "NoGpuIndex", why), *_instead(of, job, why))
-    return _placed(of, job, node, job.gpu.index, job.gpu.shards, world, choose)
-
-
-def _placed(
-    of: ClaimSet, job: Job, node: NodeView, index: int, shards: int, world: World, choose: Chooser
-) -> tuple[Action, ...]:
-    gpu = node.map.get(index)
+    gpu = node.map.get(job.gpu.index)
     if gpu is None:
-        return _instead(of, job, f"Slurm gave GPU {index}, which the device map of {node.name} does not know")
-    choice = choose(of, gpu, most=shards)
+        return _instead(of, job, f"the device map of {node.name} does not know GPU {job.gpu.index}, which Slurm gave")
+    choice = choose(of, gpu, most=job.gpu.shards)
     if not isinstance(choice, Choice):
-        return _instead(of, job, f"no legal placement on GPU {index} of {node.name}: {choice.why}")
+        return _instead(of, job, f"no legal placement on GPU {job.gpu.index} of {node.name}: {choice.why}")
+    return _commit(of, job, node, choice, world)
+
+
+def _commit(of: ClaimSet, job: Job, node: NodeView, choice: Choice, world: World) -> tuple[Action, ...]:
+    """At most COMMITS times to one job, ever more slowly (P7): kube-scheduler may have cleared the allocation."""
     noted = of.claims[0].attempt or Attempt(of.uid, job.identity.attempt)
     if noted.committed is not None and world.now - noted.committed < BACK_OFF ** (noted.commits - 1):
         return ()
     if noted.commits >= COMMITS:
         why = f"kube-scheduler cannot place the pod on {node.name}"
-        note, cancel = _instead(of, job, why)
-        assert isinstance(note, Note)
-        elsewhere = replace(note.attempt, excluded=(*noted.excluded, node.name))
-        return (Tell(of, "Unschedulable", why), replace(note, attempt=elsewhere), cancel)
-    following = replace(
-        noted, number=job.identity.attempt, job=job.key, shards=shards, commits=noted.commits + 1, committed=world.now
+        return (Tell(of, "Unschedulable", why), *_instead(of, job, why, not_on=(node.name,)))
+    paying = replace(
+        noted,
+        number=job.identity.attempt,
+        job=job.key,
+        shards=0 if job.gpu is None else job.gpu.shards,
+        commits=noted.commits + 1,
+        committed=world.now,
     )
-    return (Commit(of, job, following, node.name, choice),)
+    return (Commit(of, job, paying, node.name, choice), Verify(of, job, world.footprints()), *committed.let_run(of))
 
 
 # -- over --------------------------------------------------------------------------------------------------------------

@@ -22,9 +22,6 @@ DEVICES = 128
 DEVICES_WITH_COUNTERS_OR_TAINTS = 64
 """ResourceSliceMaxDevicesWithAdvancedFeatures, from 1.35: if any device of the slice uses either."""
 
-COUNTER_SETS = 8
-"""ResourceSliceMaxCounterSets."""
-
 SETS_PER_DEVICE = 2
 """ResourceSliceMaxDeviceCounterConsumptionsPerDevice: counter sets that one device may consume from."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from lightkube import Client
 from lightkube.types import PatchType
@@ -20,8 +20,6 @@ from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
 from dynamig.protocol.times import to_rfc3339
 
-DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
-
 
 class ApiSets:
     def __init__(self, client: Client, driver: str) -> None:
@@ -29,7 +27,7 @@ class ApiSets:
         self._driver = driver
 
     def note(self, claim: ClaimView, annotations: Mapping[str, str | None]) -> ClaimView:
-        finalizers = claim.finalizers | {names.HELD, DELETE_PROTECTION}
+        finalizers = claim.finalizers | {names.HELD, names.DELETE_PROTECTION}
         return patch_metadata(self._client, self._driver, claim, finalizers, annotations)
 
     def allocate(self, claim: ClaimView, allocation: Mapping[str, Any]) -> ClaimView:
@@ -42,7 +40,7 @@ class ApiSets:
         return self._status(claim, {"allocation": None})
 
     def let_go(self, claim: ClaimView) -> None:
-        remove_ours(self._client, self._driver, claim, {names.HELD, DELETE_PROTECTION})
+        remove_ours(self._client, self._driver, claim, {names.HELD, names.DELETE_PROTECTION})
 
     def all_held(self) -> Sequence[ClaimView]:
         found = every_claim(self._client, self._driver)

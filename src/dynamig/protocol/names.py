@@ -12,6 +12,9 @@ NAMESPACE: Final = "dynamig-system"
 HELD: Final = "dynamig.io/held"
 """Claim finalizer: something of ours may live, or be accounted, for this claim."""
 
+DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
+"""Kubernetes' own finalizer of allocated claims: whoever allocates puts it on, the claim controller takes it off."""
+
 NODE: Final = "dynamig.io/node"
 """Claim annotation: plain name of the node that holds it. Admission compares it with the driver's token."""
 

@@ -13,8 +13,6 @@ from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef, ClaimView, read_claim
 from dynamig.testing.fakes import Faults
 
-DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
-
 
 class FakeSets:
     """`told` has what pods were told, latest last."""
@@ -109,7 +107,9 @@ class FakeSets:
             claim["status"]["reservedFor"] = reserved
         elif before or claim["metadata"].get("deletionTimestamp"):
             claim["status"] = {}
-            claim["metadata"]["finalizers"] = [f for f in claim["metadata"]["finalizers"] if f != DELETE_PROTECTION]
+            claim["metadata"]["finalizers"] = [
+                f for f in claim["metadata"]["finalizers"] if f != names.DELETE_PROTECTION
+            ]
         self._touch(claim)
 
     def driver_lets_go(self, name: str) -> None:
@@ -145,7 +145,7 @@ class FakeSets:
         self.faults.check("note")
         obj = self._current(claim)
         meta = obj["metadata"]
-        wanted = {*meta["finalizers"], names.HELD, DELETE_PROTECTION}
+        wanted = {*meta["finalizers"], names.HELD, names.DELETE_PROTECTION}
         if meta.get("deletionTimestamp") and wanted != set(meta["finalizers"]):
             raise Refused("INVALID", "no new finalizers can be added if the object is being deleted")
         meta["finalizers"] = sorted(wanted)
@@ -156,7 +156,7 @@ class FakeSets:
     def allocate(self, claim: ClaimView, allocation: Mapping[str, Any]) -> ClaimView:
         self.faults.check("allocate")
         obj = self._current(claim)
-        assert DELETE_PROTECTION in obj["metadata"]["finalizers"]
+        assert names.DELETE_PROTECTION in obj["metadata"]["finalizers"]
         assert "allocationTimestamp" in allocation
         obj["status"] = {"allocation": copy.deepcopy(dict(allocation))}
         return self._touch(obj)
@@ -174,7 +174,7 @@ class FakeSets:
         self.faults.check("let_go")
         obj = self._current(claim)
         meta = obj["metadata"]
-        meta["finalizers"] = [f for f in meta["finalizers"] if f not in (names.HELD, DELETE_PROTECTION)]
+        meta["finalizers"] = [f for f in meta["finalizers"] if f not in (names.HELD, names.DELETE_PROTECTION)]
         _forget_ours(meta)
         self._touch(obj)
 

@@ -96,9 +96,12 @@ class Stage:
         """As the service does: what fails ends what was decided for the same set."""
         for action in actions:
             try:
-                self.hands.run(action)
+                self.run(action)
             except DynamigError:
                 return
+
+    def run(self, action: Action) -> None:
+        self.hands.run(action)
 
     def look_for(self, seconds: float) -> None:
         """Looks, one a second."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from dynamig.errors import Conflict, Unavailable
 from dynamig.protocol import names
+from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, JobState, SlurmNodeName
 from tests.unit.bridge.stage import NODES, Stage, offers, wants
 
@@ -211,34 +214,45 @@ def test_two_looks_change_nothing_the_second_time() -> None:
 
 
 def test_an_overlap_under_another_name_is_seen_when_the_set_is_verified() -> None:
-    """Somebody else allocated a device that shares memory slices with ours; names differ, slices do not."""
+    """Somebody else allocates a device that shares memory slices with ours, at the moment when we allocate; names
+    differ, slices do not."""
     stage = Stage()
     stage.sets.create_pod("a", wants("4g.40gb"))
-    while not stage.devices("a"):
-        stage.look()
+    stage.look()
+    allocate = stage.sets.allocate
+    taken: list[tuple[str, str]] = []
+
+    def both(claim: ClaimView, allocation: Mapping[str, Any]) -> ClaimView:
+        made = allocate(claim, allocation)
+        if not taken:
+            taken.append(rival_of(made.allocated[0].pool, made.allocated[0].device))
+            other = stage.sets.create_claim("other", wants("1g.10gb"))
+            result = {"request": "r", "driver": names.DRIVER_NAME, "pool": taken[0][0], "device": taken[0][1]}
+            other["status"] = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"name": "other"}]}
+        return made
+
+    stage.sets.allocate = both  # type: ignore[method-assign]
+    stage.look()
+    assert taken
+    assert stage.devices("a") == [], "taken back: the other is not ours to judge"
+    assert stage.sets.pods["a"]["spec"]["schedulingGates"], "and its pod was not let go"
+    stage.now += 60
+    stage.settle()
     ((pool, device),) = stage.devices("a")
-    node = pool.split("/")[0]
-    taken = next(o for o in offers().values() if o.name == pool)
-    ours = taken.device(device).partition
+    assert (pool, device) != taken[0]
+    assert stage.sets.pods["a"]["spec"]["nodeName"]
+
+
+def rival_of(pool: str, device: str) -> tuple[str, str]:
+    """A smaller device of the pool on the same memory slices."""
+    published = next(o for o in offers().values() if o.name == pool)
+    ours = published.device(device).partition
     assert ours is not None
-    rival = next(
-        d
-        for d in taken.devices
+    return pool, next(
+        d.name
+        for d in published.devices
         if d.partition is not None and d.name != device and d.partition.placement.overlaps(ours.placement)
     )
-    stage.sets.create_pod("other", wants("1g.10gb"))
-    claim = stage.sets.claims["other-0"]
-    result = {"request": "r", "driver": names.DRIVER_NAME, "pool": pool, "device": rival.name}
-    claim["status"] = {
-        "allocation": {"devices": {"results": [result]}, "nodeSelector": {}},
-        "reservedFor": [{"name": "other"}],
-    }
-    stage.sets.pods.pop("other")
-    stage.look()
-    assert stage.devices("a") == [], "taken back: the other is not ours to judge"
-    stage.settle()
-    ((again, _),) = stage.devices("a")
-    assert again != pool or node is None
 
 
 def test_a_burst_of_pods_is_served_without_two_of_them_choosing_one_place() -> None:
@@ -312,7 +326,6 @@ def test_shards_that_slurm_only_counts_are_refused_with_the_reason() -> None:
     """Case C-67."""
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))
-    stage.look()
     stage.look()
     stage.slurm.jobs[1] = replace(stage.slurm.jobs[1], gpu=HeldGpu(None, 1))
     stage.look()
