@@ -55,7 +55,10 @@ def _no_ballast_runs(lab: Lab) -> None:
     assert [j for j in by_role(lab, Role.BALLAST) if state(j) == "RUNNING"] == []
 
 
-def test_a_set_without_any_place_waits_without_asking_slurm_again_and_again(lab: Lab, cluster: Cluster) -> None:
+def test_a_hold_that_waits_for_one_node_moves_to_a_place_that_becomes_free_on_another(
+    lab: Lab, cluster: Cluster
+) -> None:
+    """Shards are free on n1, but no place: Slurm is asked for n2, which a native job has."""
     only_n1(lab)
     cluster.running(cluster.pod("whole", mig(profile="7g.80gb")))
     pods = [cluster.pod(f"small{n}", mig(profile="1g.10gb")) for n in range(7)]
@@ -64,16 +67,16 @@ def test_a_set_without_any_place_waits_without_asking_slurm_again_and_again(lab:
     cluster.delete(at[1], at[3])
     cluster.pod("wide", mig(profile="2g.20gb"))
 
-    def told() -> None:
-        conditions = cluster.get("pod", "wide")["status"]["conditions"]
-        (condition,) = [c for c in conditions if c["type"] == names.CONDITION]
-        assert condition["reason"] == "NoLegalPlacement"
+    def waits() -> None:
+        purpose = purpose_of(hold_of(lab, cluster, "wide")["admin_comment"])
+        assert purpose is not None
+        assert purpose.nodes == ("n2",)
 
-    until(told)
-    asked = len(by_role(lab, Role.HOLD))
+    until(waits)
     cluster.delete(at[2])
     cluster.running("wide")
-    assert len(by_role(lab, Role.HOLD)) <= asked + 1, "no job was asked for in vain"
+    (wide,) = [i for i in cluster.instances() if i.size == 2]
+    assert (wide.node, wide.start) == ("n1", 2)
 
 
 def test_a_hold_that_a_failed_node_ended_is_held_again_on_the_same_gpu(lab: Lab, cluster: Cluster) -> None:
