@@ -55,9 +55,7 @@ def _no_ballast_runs(lab: Lab) -> None:
     assert [j for j in by_role(lab, Role.BALLAST) if state(j) == "RUNNING"] == []
 
 
-def test_a_hold_that_waits_for_one_node_moves_to_a_place_that_becomes_free_on_another(
-    lab: Lab, cluster: Cluster
-) -> None:
+def test_a_hold_that_waits_moves_to_a_place_that_becomes_free_elsewhere(lab: Lab, cluster: Cluster) -> None:
     """Shards are free on n1, but no place: Slurm is asked for n2, which a native job has."""
     only_n1(lab)
     cluster.running(cluster.pod("whole", mig(profile="7g.80gb")))

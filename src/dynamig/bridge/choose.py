@@ -64,6 +64,8 @@ class WorldChooser:
         found = allocate(node.occupied(here), wanted, classes)
         if isinstance(found, NoRoom):
             return NoChoice(str(found))
+        if len(found.held) < sum(len(chosen) for chosen in found.picks):
+            return NoChoice("it asks for adminAccess, which Slurm cannot pay for: no pod of this namespace gets it")
         by_name = {d.name: d for d in pool.devices}
         cost = sum(price.of_device(by_name[d.device]) for d in found.held)
         if most is not None and cost > most:

@@ -153,7 +153,8 @@ def _wait(of: ClaimSet, ready: Sequence[tuple[NodeView, SlurmNode]], choose: Cho
             else:
                 reasons.append(choice.why)
     if not possible:
-        return NoPlan(reasons[0] if reasons else "no GPU of a ready node is in its device map")
+        why = reasons[0] if reasons else "no GPU of a ready node is in its device map"
+        return NoPlan(f"no GPU can serve it, not even an empty one (all claims of a pod are on one GPU): {why}")
     cost = min(possible.values())
     nodes = [s for n, s in ready if possible.get(n.slurm) == cost and not _starts(of, s, cost)]
     if not nodes:

@@ -108,3 +108,13 @@ def test_a_profile_that_does_not_exist_is_told_in_words() -> None:
     found = choose("5g.60gb")
     assert isinstance(found, NoChoice)
     assert "mig" in found.why
+
+
+def test_admin_access_is_refused_in_words() -> None:
+    """It would hold nothing, and so cost nothing."""
+    request = {"name": "mig", "exactly": {"deviceClassName": "mig.nvidia.com", "adminAccess": True}}
+    body = {"metadata": {"namespace": "ns", "name": "me", "uid": "me"}, "spec": {"devices": {"requests": [request]}}}
+    watching = ClaimSet("set", (), (read_set_claim(body, names.DRIVER_NAME),))
+    found = WorldChooser(world(), names.DRIVER_NAME)(watching, GPU)
+    assert isinstance(found, NoChoice)
+    assert "adminAccess" in found.why
