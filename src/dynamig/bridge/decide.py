@@ -76,7 +76,7 @@ def _in_state(of: ClaimSet, job: Job | None, world: World, choose: Chooser) -> t
         case HoldState.BARE, _:
             return committed.bare(of, job, world)
         case ((HoldState.ENDING | HoldState.RELEASED), _):
-            return _ending(of)
+            return _ending(of, world)
         case _:
             return _planned(of, job, world, choose)
 
@@ -98,9 +98,10 @@ def decide_job(job: Job, of: ClaimSet | None, world: World) -> tuple[Action, ...
 
 
 def _is_empty(job: Job, world: World) -> bool:
-    """The node's driver, reporting now, lists no claim of the job: only its positive word counts (I6)."""
+    """The node's driver, reporting now, lists no claim of the job: only its positive word counts (I6), or an
+    administrator's, that the node is powered off."""
     node = world.node_of(job.node)
-    return node is not None and node.ready and not (node.claims & job.purpose.claims)
+    return node is not None and (node.gone or (node.ready and not (node.claims & job.purpose.claims)))
 
 
 def _is_done(ballast: Job, world: World) -> bool:
@@ -262,12 +263,14 @@ def _commit(of: ClaimSet, job: Job, node: NodeView, choice: Choice, world: World
 # -- over --------------------------------------------------------------------------------------------------------------
 
 
-def _ending(of: ClaimSet) -> tuple[Action, ...]:
-    """What cannot have been prepared is let go here, the rest by its node's driver (P3)."""
+def _ending(of: ClaimSet, world: World) -> tuple[Action, ...]:
+    """What cannot have been prepared is let go here, and what was on a node that is gone for good; the rest by its
+    node's driver (P3)."""
     actions: list[Action] = []
     for claim in (c for c in of.claims if c.view.held):
         reserved, noted = bool(claim.view.reserved_for), claim.note is not None and bool(claim.note.devices)
-        if not reserved and (of.never_bound or not (noted or claim.view.allocated)):
+        nothing_there = of.never_bound or not (noted or claim.view.allocated) or world.is_gone(claim.view.held_by_node)
+        if not reserved and nothing_there:
             actions.append(LetGo(claim))
         elif claim.view.allocated and not reserved and claim.made_for is None:
             actions.append(TakeBack(replace(of, claims=(claim,)), "no pod uses it any more"))

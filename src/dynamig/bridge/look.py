@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dynamig.bridge.world import NodeView, PodView, SetClaim, World, read_pod, read_set_claim
@@ -75,7 +76,20 @@ def checked(node: NodeView, slurm: SlurmNode | None) -> NodeView:
 
 
 def _unusable(node: NodeView, why: str) -> NodeView:
-    return NodeView(node.name, node.slurm, False, why, node.claims, node.reported, node.map)
+    return replace(node, ready=False, why_not=why)
+
+
+def out_of_service(nodes: Iterable[Obj]) -> frozenset[str]:
+    """Nodes that an administrator declared powered off, by the taint with which Kubernetes lets go of their pods."""
+    return frozenset(
+        n["metadata"]["name"]
+        for n in nodes
+        if any(t["key"] == names.OUT_OF_SERVICE for t in n["spec"].get("taints") or ())
+    )
+
+
+def declared_gone(node: NodeView) -> NodeView:
+    return replace(node, ready=False, why_not="it was declared out of service", gone=True)
 
 
 def world(
@@ -88,6 +102,7 @@ def world(
     slices: Iterable[Obj],
     classes: Iterable[Obj],
     leases: Mapping[str, Obj],
+    nodes: Iterable[Obj],
     slurm_names: Mapping[str, str],
     jobs: Sequence[Job],
     slurm_nodes: Sequence[SlurmNode],
@@ -97,9 +112,12 @@ def world(
     pools = [p for p in read_pools(slices) if p.driver == driver and p.complete and p.node is not None]
     by_name = {n.name: n for n in slurm_nodes}
     views = {}
-    for node in sorted({p.node for p in pools if p.node is not None}):
+    gone = out_of_service(nodes)
+    reporting = {name.removeprefix(names.LEASE_PREFIX) for name in leases if name.startswith(names.LEASE_PREFIX)}
+    for node in sorted({p.node for p in pools if p.node is not None} | reporting):
         slurm = SlurmNodeName(slurm_names.get(node, node))
-        views[node] = checked(node_view(node, slurm, leases.get(names.lease_name(node)), now), by_name.get(slurm))
+        view = checked(node_view(node, slurm, leases.get(names.lease_name(node)), now), by_name.get(slurm))
+        views[node] = declared_gone(view) if node in gone else view
     set_claims: list[SetClaim] = [read_set_claim(c, driver) for c in claims]
     return World(
         now=now,

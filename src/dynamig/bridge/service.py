@@ -25,6 +25,7 @@ from dynamig.kube.client import (
     DeviceClass,
     Lease,
     Namespace,
+    Node,
     Pod,
     ResourceClaim,
     ResourceSlice,
@@ -59,6 +60,7 @@ class Bridge:
             ResourceSlice: None,
             DeviceClass: None,
             Namespace: None,
+            Node: None,
         }
         self._watched: dict[Any, WatchedObjects] = {
             kind: WatchedObjects(client, kind, self._poked.set, namespace=namespace)
@@ -115,6 +117,7 @@ class Bridge:
             slices=objects[ResourceSlice],
             classes=objects[DeviceClass],
             leases={o["metadata"]["name"]: o for o in objects[Lease]},
+            nodes=objects[Node],
             slurm_names=self._config.nodes,
             jobs=self._jobs.ours(),
             slurm_nodes=self._jobs.nodes(),

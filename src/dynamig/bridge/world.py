@@ -74,7 +74,8 @@ class SetClaim:
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """A node that both systems have. `claims`: UIDs that its driver reports living or intended; `reported`: when, in
-    seconds of the epoch; `map`: Slurm index to GPU. `ready`: driver fresh, registered, and the map is good."""
+    seconds of the epoch; `map`: Slurm index to GPU. `ready`: driver fresh, registered, and the map is good. `gone`: an
+    administrator declared it out of service; nothing of it runs any more."""
 
     name: str
     slurm: SlurmNodeName
@@ -83,6 +84,7 @@ class NodeView:
     claims: frozenset[str]
     reported: float
     map: Mapping[int, GpuUuid]
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,9 @@ class World:
 
     def node_of(self, slurm: SlurmNodeName | None) -> NodeView | None:
         return next((n for n in self.nodes.values() if n.slurm == slurm), None)
+
+    def is_gone(self, node: str | None) -> bool:
+        return node is not None and node in self.nodes and self.nodes[node].gone
 
     def promising(self, devices: Mapping[str, tuple[NotedDevice, ...]], node: SlurmNodeName, cost: int) -> World:
         """The picture after `devices` were decided on, for `cost` shards on their GPU."""

@@ -36,6 +36,9 @@ SCHEDULER_LABEL: Final = "dynamig.io/scheduler"
 MANAGED_TAINT: Final = "dynamig.io/slurm"
 """Device taint `managed:NoSchedule`: kube-scheduler never allocates the device behind the bridge's back."""
 
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""Kubernetes' own node taint: an administrator's word that the node is powered off."""
+
 FOREIGN_TAINT: Final = "dynamig.io/foreign"
 """Device taint: an instance that we cannot prove to be ours sits on memory slices of this device."""
 

@@ -49,6 +49,7 @@ class Stage:
     now: float = 1000.0
     driver_claims: dict[str, set[str]] = field(default_factory=lambda: {n: set() for n in NODES})
     not_ready: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
     closed: set[GpuUuid] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -72,7 +73,7 @@ class Stage:
         )
 
     def _node(self, name: str) -> NodeView:
-        ready = name not in self.not_ready
+        ready = name not in self.not_ready | self.gone
         return NodeView(
             name=name,
             slurm=SlurmNodeName(name),
@@ -81,6 +82,7 @@ class Stage:
             claims=frozenset(self.driver_claims[name]),
             reported=self.now,
             map={i: gpu(name, i) for i in range(2)},
+            gone=name in self.gone,
         )
 
     def look(self) -> int:

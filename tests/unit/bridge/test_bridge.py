@@ -61,6 +61,23 @@ def test_a_node_that_does_not_report_keeps_the_hold() -> None:
     assert stage.job_states() == ["running"]
 
 
+def test_a_node_that_was_declared_out_of_service_lets_go_of_everything() -> None:
+    """Its pods were removed by Kubernetes; its driver will never speak again."""
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    node = stage.sets.pods["a"]["spec"]["nodeName"]
+    stage.sets.finish_pod("a")
+    stage.not_ready = {node}
+    for _ in range(5):
+        stage.look()
+    assert stage.job_states() == ["running"]
+    stage.gone = {node}
+    stage.settle()
+    assert stage.job_states() == ["ended"]
+    assert stage.sets.claims == {}
+
+
 def test_pods_fill_the_gpus_without_overlap_and_the_next_one_waits_with_slurms_reason() -> None:
     stage = Stage()
     for n in range(28):

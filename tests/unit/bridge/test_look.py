@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dynamig.bridge.config import load
-from dynamig.bridge.look import FRESH, checked, node_view, slurm_pods
+from dynamig.bridge.look import FRESH, checked, node_view, out_of_service, slurm_pods
 from dynamig.errors import Refused
 from dynamig.protocol import names
 from dynamig.protocol.slurm_jobs import SlurmGpu, SlurmNode, SlurmNodeName
@@ -81,3 +81,12 @@ def test_every_error_of_a_configuration_is_told_at_once(tmp_path: Path) -> None:
         load(path)
     for field in ("slurm.tokenFile", "defaultAccount", "accounts.a.user", "accounts.a.minutes", "typo"):
         assert field in told.value.what
+
+
+def test_only_the_out_of_service_taint_declares_a_node_gone() -> None:
+    def node(name: str, *taints: str) -> dict[str, Any]:
+        return {"metadata": {"name": name}, "spec": {"taints": [{"key": t, "effect": "NoExecute"} for t in taints]}}
+
+    unreachable = node("n1", "node.kubernetes.io/unreachable")
+    off = node("n2", "node.kubernetes.io/unreachable", names.OUT_OF_SERVICE)
+    assert out_of_service([unreachable, off, {"metadata": {"name": "n3"}, "spec": {}}]) == {"n2"}
