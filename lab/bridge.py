@@ -65,7 +65,7 @@ def configuration(here: BridgeFiles, spec: LabSpec) -> dict[str, Any]:
             "user": SLURM_USER,
             "tokenFile": str(here.slurm_token),
         },
-        "defaultAccount": {"user": SLURM_USER, "partition": "all"},
+        "defaultAccount": {"user": SLURM_USER, "partitions": ["all", "low", "kubernetes"]},
         "kubeconfig": str(here.kubeconfig),
         "namespace": NAMESPACE,
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from dynamig.bridge.accounts import NotPayable
 from dynamig.bridge.actions import (
     Action,
     Cancel,
@@ -26,8 +27,7 @@ from dynamig.bridge.actions import (
 )
 from dynamig.bridge.plan import Filler
 from dynamig.bridge.sets import ClaimSet
-from dynamig.bridge.world import Account
-from dynamig.errors import Conflict
+from dynamig.errors import Conflict, Refused
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice, hold_note
@@ -42,28 +42,25 @@ log = structlog.get_logger(__name__)
 
 
 class Hands:
-    """Effects of the bridge. `account`: who pays for a namespace; `wall`: seconds of the epoch."""
+    """Effects of the bridge. `wall`: seconds of the epoch."""
 
     def __init__(
         self,
         objects: SetObjects,
         jobs: Jobs,
         driver: str,
-        account: Callable[[str], Account],
         wall: Callable[[], float],
     ) -> None:
         self._objects = objects
         self._jobs = jobs
         self._driver = driver
-        self._account = account
         self._wall = wall
 
     def run(self, action: Action) -> None:
         """The action was carried out. Raises Conflict or Unavailable where the next look must decide anew."""
         match action:
             case Tell(of, reason, message):
-                for pod in of.pods:
-                    self._objects.tell(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message)
+                self._tell(of, reason, message)
             case Note(of, attempt):
                 self._note(of, attempt)
             case Submit():
@@ -95,12 +92,24 @@ class Hands:
                 log.info("ending_pod", pod=str(pod.ref), reason=reason, message=message)
                 self._objects.end(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message)
 
+    def _tell(self, of: ClaimSet, reason: str, message: str) -> None:
+        for pod in of.pods:
+            self._objects.tell(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message)
+
     def _note(self, of: ClaimSet, attempt: Attempt) -> None:
         for claim in of.claims:
             devices = () if claim.note is None else claim.note.devices
             self._objects.note(claim.view, {names.HOLD: HoldNote(devices, attempt).to_json()})
 
     def _submit(self, action: Submit) -> None:
+        """A job that is refused is the user's trouble, told on the pod; it is asked for again after a while."""
+        try:
+            self._submit_missing(action)
+        except Refused as refused:
+            log.warning("submit_refused", pods=action.of.names, code=refused.code, error=str(refused))
+            self._tell(action.of, names.SLURM_REFUSED, str(refused))
+
+    def _submit_missing(self, action: Submit) -> None:
         """Looked for by identity first: a late answer to an earlier submit must not make a twin (P2). Ballast goes
         before the hold, and above it: both start in the same cycle of Slurm's scheduler (tried, 26.05.5)."""
         there = {j.identity for j in self._jobs.ours() if j.living}
@@ -119,7 +128,9 @@ class Hands:
 
     def _requests(self, action: Submit) -> Iterator[HoldRequest]:
         of, plan, attempt = action.of, action.plan, action.attempt
-        account = self._account(of.pod.ref.namespace)
+        payment = of.pod.payment
+        if isinstance(payment, NotPayable):  # allowed once, when the job that is lost was submitted
+            raise Refused(payment.reason, payment.why)
         hold = HoldRequest(
             purpose=Purpose(
                 JobIdentity(of.uid, attempt.number),
@@ -131,12 +142,13 @@ class Hands:
             comment=f"Kubernetes pod {of.names}",
             cpus=of.needs.cpus,
             memory=of.needs.memory,
-            minutes=account.minutes,
-            account=account.account,
-            user=account.user,
-            partition=account.partition,
-            qos=account.qos,
+            minutes=payment.minutes,
+            account=payment.account,
+            user=payment.user,
+            partition=payment.partition,
+            qos=payment.qos,
             priority=attempt.priority,
+            nice=payment.nice,
         )
         for filler in plan.ballast:
             yield _ballast(hold, filler)

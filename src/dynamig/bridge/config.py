@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from dynamig import settings
-from dynamig.bridge.world import Account
+from dynamig.bridge.accounts import Accounts, Terms
 from dynamig.protocol import names
 from dynamig.settings import AbsolutePath, Settings
+
+Text = Annotated[str, Field(min_length=1)]
+Payer = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
+"""`namespace`, or `namespace/service account`, as Kubernetes names them."""
+
+
+def _distinct(given: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := sorted({name for name in given if given.count(name) > 1}):
+        raise ValueError(f"{', '.join(twice)} is given twice")
+    return given
 
 
 class SlurmConfig(Settings):
@@ -23,31 +32,40 @@ class SlurmConfig(Settings):
 
 
 class AccountConfig(Settings):
-    """Who pays for a namespace. `minutes`: time limit of a hold; absent: the partition's."""
+    """Who pays, and what pods may choose: `dynamig.bridge.accounts.Terms`."""
 
-    user: str
+    user: Text
     account: str = ""
-    partition: str = ""
-    qos: str = ""
+    partitions: Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(_distinct)]
+    qos: Annotated[tuple[Text, ...], AfterValidator(_distinct)] = ()
     minutes: Annotated[int, Field(gt=0)] | None = None
+    max_minutes: Annotated[int, Field(gt=0)] | None = None
 
-    def value(self) -> Account:
-        return Account(self.user, self.account, self.partition, self.qos, self.minutes)
+    @field_validator("max_minutes")
+    @classmethod
+    def _covers_the_default(cls, most: int | None, info: ValidationInfo) -> int | None:
+        minutes = info.data.get("minutes")
+        if most is not None and minutes is not None and most < minutes:
+            raise ValueError(f"{most} is less than minutes, which is {minutes}")
+        return most
+
+    def value(self) -> Terms:
+        return Terms(self.user, self.account, self.partitions, self.qos, self.minutes, self.max_minutes)
 
 
 class BridgeConfig(Settings):
     slurm: SlurmConfig
-    default_account: AccountConfig
-    accounts: dict[str, AccountConfig] = Field(default_factory=dict, description="by namespace")
-    nodes: dict[str, str] = Field(default_factory=dict, description="Kubernetes node to Slurm node, where they differ")
+    default_account: AccountConfig | None = Field(default=None, description="absent: only what `accounts` lists")
+    accounts: dict[Payer, AccountConfig] = Field(
+        default_factory=dict, description="by namespace, or namespace/service account"
+    )
     kubeconfig: AbsolutePath | None = None
     driver_name: str = names.DRIVER_NAME
     namespace: str = names.NAMESPACE
 
-    def account_of(self) -> Callable[[str], Account]:
-        known = {namespace: account.value() for namespace, account in self.accounts.items()}
-        default = self.default_account.value()
-        return lambda namespace: known.get(namespace, default)
+    def account_map(self) -> Accounts:
+        entries = {payer: account.value() for payer, account in self.accounts.items()}
+        return Accounts(entries, self.default_account.value() if self.default_account else None)
 
 
 def load(path: Path) -> BridgeConfig:

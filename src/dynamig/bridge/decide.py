@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from dynamig.bridge import committed
+from dynamig.bridge.accounts import NotPayable
 from dynamig.bridge.actions import Action, Cancel, Commit, EndPod, LetGo, Note, Release, Submit, TakeBack, Tell, Verify
 from dynamig.bridge.extra import publications
+from dynamig.bridge.news import news
 from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, plan_hold
 from dynamig.bridge.sets import ClaimSet, claim_sets
 from dynamig.bridge.world import NodeView, PodRef, World
@@ -28,6 +30,9 @@ BALLAST_SECONDS = 10.0
 STARTS_AT_ONCE = 3.0
 """Seconds that Slurm may take to start a job that can start: 0.1 to 1 on an idle controller (26.05.5)."""
 
+PATIENCE_REFUSED = 30.0
+"""Seconds until a job that Slurm refused is submitted again: an account or QOS may have been made meanwhile."""
+
 PATIENCE_PENDING = 30.0
 """Seconds that a hold waits where it should have started at once, before other nodes are asked for."""
 
@@ -42,27 +47,37 @@ CAN_MOVE = ("Resources", "Priority", "ReqNodeNotAvail")
 
 
 def decide(world: World, chooser: Callable[[World], Chooser]) -> Iterator[tuple[Action, ...]]:
-    """The actions of one look: for each set, then for each job, then for each node; what one set was given counts as
-    taken for the next. Of actions that come together each one is the condition of those after it."""
-    sets, ended = claim_sets(world), set[PodRef]()
+    """The actions of one look: for each set, then for each job, for each node, and words to pods; what one set was
+    given counts as taken for the next. Of actions that come together each one is the condition of those after it."""
+    sets, ended, said = claim_sets(world), set[PodRef](), list[Tell]()
     for of in sets:
         if ended.isdisjoint(p.ref for p in of.pods):
             actions = decide_set(of, world, chooser(world))
-            yield actions
+            said += [a for a in actions if isinstance(a, Tell)]
+            yield tuple(a for a in actions if not isinstance(a, Tell))
             world = _after(world, actions)
             ended |= {a.pod.ref for a in actions if isinstance(a, EndPod)}
     by_uid = {of.uid: of for of in sets}
     for job in world.jobs:
         yield decide_job(job, by_uid.get(job.identity.set_uid), world)
     yield publications(world)
+    yield news(said)
 
 
 def decide_set(of: ClaimSet, world: World, choose: Chooser) -> tuple[Action, ...]:
+    if of.foreign:
+        return ()
     if not of.over and of.missing:
         return (Tell(of, "WaitingForClaims", of.missing),) if of.pod.gated else ()
     job, extra = one_job(world.holds_of(of.uid), of)
     twins = () if of.over else tuple(Cancel(j, "another job holds the same set") for j in extra)
-    return (*twins, *_in_state(of, job, world, choose))
+    actions = (*twins, *_in_state(of, job, world, choose))
+    return tuple(a for a in actions if not (isinstance(a, Submit) and _just_refused(of, world.now)))
+
+
+def _just_refused(of: ClaimSet, now: float) -> bool:
+    told = of.pod.told
+    return told is not None and told.reason == names.SLURM_REFUSED and now - told.since < PATIENCE_REFUSED
 
 
 def _in_state(of: ClaimSet, job: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
@@ -72,13 +87,20 @@ def _in_state(of: ClaimSet, job: Job | None, world: World, choose: Chooser) -> t
         case HoldState.RUNNING, Job() as running:
             return _running(of, running, world, choose)
         case ((HoldState.COMMITTED | HoldState.VERIFIED | HoldState.LIVE), Job() as paying):
-            return committed.decide(of, paying, world)
+            return (*committed.decide(of, paying, world), *_paid(of, paying))
         case HoldState.BARE, _:
             return committed.bare(of, job, world)
         case ((HoldState.ENDING | HoldState.RELEASED), _):
             return _ending(of, world)
         case _:
             return _planned(of, job, world, choose)
+
+
+def _paid(of: ClaimSet, job: Job) -> tuple[Action, ...]:
+    """Good news for pods that may run."""
+    pods = tuple(p for p in of.pods if not p.gated)
+    told = Tell(replace(of, pods=pods), names.PAID, f"Slurm job {job.key.job_id} on node {job.node} pays for it")
+    return (told,) if of.verified and pods else ()
 
 
 def decide_job(job: Job, of: ClaimSet | None, world: World) -> tuple[Action, ...]:
@@ -99,9 +121,9 @@ def decide_job(job: Job, of: ClaimSet | None, world: World) -> tuple[Action, ...
 
 def _is_empty(job: Job, world: World) -> bool:
     """The node's driver, reporting now, lists no claim of the job: only its positive word counts (I6), or an
-    administrator's, that the node is powered off."""
-    node = world.node_of(job.node)
-    return node is not None and (node.gone or (node.ready and not (node.claims & job.purpose.claims)))
+    administrator's, that the node is powered off. Where two say that they are that node, the word of both."""
+    nodes = [n for n in world.nodes.values() if n.slurm == job.node]
+    return bool(nodes) and all(n.gone or (n.fresh and not (n.claims & job.purpose.claims)) for n in nodes)
 
 
 def _is_done(ballast: Job, world: World) -> bool:
@@ -129,6 +151,8 @@ def one_job(jobs: Sequence[Job], of: ClaimSet) -> tuple[Job | None, tuple[Job, .
 
 
 def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
+    if isinstance(payment := of.pod.payment, NotPayable):
+        return (Tell(of, payment.reason, payment.why),)
     if wait := _not_yet(of):
         return wait
     noted = of.claims[0].attempt if of.claims else None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dynamig.bridge.accounts import Accounts
 from dynamig.bridge.world import NodeView, PodView, SetClaim, World, read_pod, read_set_claim
 from dynamig.dra import PublishedPool, read_pools
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
-from dynamig.protocol.device_map import map_from_json
+from dynamig.protocol.device_map import NO_MAP, DeviceMap, map_from_json
 from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
 from dynamig.protocol.times import from_rfc3339
 
@@ -21,44 +23,49 @@ FRESH = 40.0
 Obj = Mapping[str, Any]
 
 
-def slurm_pods(pods: Iterable[Obj], namespaces: Iterable[Obj]) -> dict[str, PodView]:
+def slurm_pods(pods: Iterable[Obj], namespaces: Iterable[Obj], accounts: Accounts) -> dict[str, PodView]:
     """Pods with claims in namespaces labelled for Slurm, by UID."""
     ours = {
         n["metadata"]["name"]
         for n in namespaces
         if (n["metadata"].get("labels") or {}).get(names.SCHEDULER_LABEL) == "slurm"
     }
-    views = [read_pod(p) for p in pods if p["metadata"]["namespace"] in ours and p["spec"].get("resourceClaims")]
+    mine = [p for p in pods if p["metadata"]["namespace"] in ours and p["spec"].get("resourceClaims")]
+    views = [read_pod(p, accounts) for p in mine]
     return {v.ref.uid: v for v in views}
 
 
-def node_view(name: str, slurm: SlurmNodeName, lease: Obj | None, now: float) -> NodeView:
+def node_view(name: str, lease: Obj | None, now: float) -> NodeView:
     """What the node's driver last said of itself, and whether that may be acted on."""
     if lease is None:
-        return _silent(name, slurm, "its driver has never reported")
+        return _silent(name, "its driver has never reported")
     try:
         report = json.loads((lease["metadata"].get("annotations") or {})[names.REPORT])
         renewed = from_rfc3339(lease["spec"]["renewTime"])
         noted = report.get("deviceMap")
-        gpus = map_from_json(noted).gpus if noted is not None else {}
+        device_map = map_from_json(noted) if noted is not None else NO_MAP
+        trouble = str(report.get("mapTrouble", ""))
         claims = frozenset(str(uid) for uid in report["claims"])
         registered = bool(report["registered"])
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        return _silent(name, slurm, f"its driver's report cannot be read: {error!r}")
-    why = _why_not(registered, gpus, now - renewed)
-    return NodeView(name, slurm, not why, why, claims, renewed, gpus)
+        return _silent(name, f"its driver's report cannot be read: {error!r}")
+    fresh = now - renewed <= FRESH
+    stale = "" if fresh else f"its driver has not reported since {lease['spec']['renewTime']}"
+    why = stale or _why_not(registered, device_map, trouble)
+    slurm = SlurmNodeName("" if noted is None else device_map.slurm_node or name)
+    return NodeView(name, slurm, fresh, not why, why, claims, renewed, device_map.gpus)
 
 
-def _why_not(registered: bool, gpus: Mapping[int, GpuUuid], age: float) -> str:
-    if age > FRESH:
-        return f"its driver last reported {age:.0f} s ago"
+def _why_not(registered: bool, device_map: DeviceMap, trouble: str) -> str:
     if not registered:
         return "its driver is not registered with the kubelet"
-    return "" if gpus else "its driver has no map of Slurm's GPU indices"
+    if trouble:
+        return f"its map of Slurm's GPU indices is not good: {trouble}"
+    return "" if device_map.gpus else "its driver has no map of Slurm's GPU indices"
 
 
-def _silent(name: str, slurm: SlurmNodeName, why: str) -> NodeView:
-    return NodeView(name, slurm, False, why, frozenset(), 0.0, {})
+def _silent(name: str, why: str) -> NodeView:
+    return NodeView(name, SlurmNodeName(""), False, False, why, frozenset(), 0.0, {})
 
 
 def checked(node: NodeView, slurm: SlurmNode | None) -> NodeView:
@@ -92,6 +99,27 @@ def declared_gone(node: NodeView) -> NodeView:
     return replace(node, ready=False, why_not="it was declared out of service", gone=True)
 
 
+def node_views(
+    nodes: Iterable[str],
+    leases: Mapping[str, Obj],
+    slurm_nodes: Mapping[SlurmNodeName, SlurmNode],
+    now: float,
+    gone: Collection[str] = (),
+) -> dict[str, NodeView]:
+    """Every node as its driver tells of it, checked. `leases`: by name. Two that say they are the same Slurm node are
+    both out of use: a job there would be paid to either."""
+    views = [node_view(node, leases.get(names.lease_name(node)), now) for node in sorted(set(nodes))]
+    same = Counter(view.slurm for view in views)
+    found = {}
+    for view in views:
+        if view.slurm and same[view.slurm] > 1:
+            seen = _unusable(view, f"another node says too that it is {view.slurm} in Slurm")
+        else:
+            seen = checked(view, slurm_nodes.get(view.slurm))
+        found[view.name] = declared_gone(seen) if view.name in gone else seen
+    return found
+
+
 def world(
     *,
     now: float,
@@ -103,30 +131,25 @@ def world(
     classes: Iterable[Obj],
     leases: Mapping[str, Obj],
     nodes: Iterable[Obj],
-    slurm_names: Mapping[str, str],
+    accounts: Accounts,
     jobs: Sequence[Job],
     slurm_nodes: Sequence[SlurmNode],
     slurm_started: float,
 ) -> World:
-    """One picture. `leases`: by name; `slurm_names`: Kubernetes node to Slurm node, where they differ."""
+    """One picture. `leases`: by name."""
     pools = [p for p in read_pools(slices) if p.driver == driver and p.complete and p.node is not None]
     by_name = {n.name: n for n in slurm_nodes}
-    views = {}
-    gone = out_of_service(nodes)
     reporting = {name.removeprefix(names.LEASE_PREFIX) for name in leases if name.startswith(names.LEASE_PREFIX)}
-    for node in sorted({p.node for p in pools if p.node is not None} | reporting):
-        slurm = SlurmNodeName(slurm_names.get(node, node))
-        view = checked(node_view(node, slurm, leases.get(names.lease_name(node)), now), by_name.get(slurm))
-        views[node] = declared_gone(view) if node in gone else view
+    known = reporting | {p.node for p in pools if p.node is not None}
     set_claims: list[SetClaim] = [read_set_claim(c, driver) for c in claims]
     return World(
         now=now,
         driver=driver,
-        pods=slurm_pods(pods, namespaces),
+        pods=slurm_pods(pods, namespaces, accounts),
         claims={c.view.ref.uid: c for c in set_claims},
         pools=_by_gpu(pools),
         classes={c["metadata"]["name"]: c for c in classes},
-        nodes=views,
+        nodes=node_views(known, leases, by_name, now, out_of_service(nodes)),
         jobs=jobs,
         slurm_nodes=by_name,
         slurm_started=slurm_started,

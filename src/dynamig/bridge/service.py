@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -18,8 +19,9 @@ from dynamig.bridge.actions import Action, Tell
 from dynamig.bridge.choose import WorldChooser
 from dynamig.bridge.config import BridgeConfig
 from dynamig.bridge.decide import decide
+from dynamig.bridge.news import passive
 from dynamig.bridge.world import World
-from dynamig.errors import Conflict, DynamigError, Unavailable
+from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
 from dynamig.kube.cache import WatchedObjects
 from dynamig.kube.client import (
     DeviceClass,
@@ -50,9 +52,9 @@ class Bridge:
         self._jobs = jobs
         self._poked = threading.Event()
         self._stopping = threading.Event()
-        self._hands = Hands(
-            ApiSets(client, config.driver_name), jobs, config.driver_name, config.account_of(), time.time
-        )
+        self._hands = Hands(ApiSets(client, config.driver_name), jobs, config.driver_name, time.time)
+        self._accounts = config.account_map()
+        self._said = ""
         where = {
             Pod: "*",
             ResourceClaim: "*",
@@ -88,6 +90,12 @@ class Bridge:
         self._poked.set()
 
     def _look(self) -> None:
+        try:
+            self._jobs.check_rights()
+        except Refused as refused:
+            self._stay_passive(refused)
+            return
+        self._said = ""
         for actions in decide(self._world(), self._chooser):
             self._act(actions)
             if any(not isinstance(a, Tell) for a in actions):
@@ -103,11 +111,28 @@ class Bridge:
             except Conflict as conflict:
                 log.info("decided_anew", action=type(action).__name__, why=str(conflict))
                 return
+            except Refused as refused:  # the object's own trouble: others are none the worse for it
+                log.warning("action_refused", action=type(action).__name__, code=refused.code, error=str(refused))
+                return
 
-    def _world(self) -> World:
+    def _stay_passive(self, refused: Refused) -> None:
+        """With a token that may not do all of it nothing is done in Slurm or to claims. It is said here once, and on
+        every pod that waits; the token is read again at the next look."""
+        if self._said != str(refused):
+            log.error("bridge_passive", code=refused.code, error=str(refused))
+            self._said = str(refused)
+        objects = self._objects()
+        pods = look.slurm_pods(objects[Pod], objects[Namespace], self._accounts)
+        self._act(passive(pods.values(), str(refused)))
+
+    def _objects(self) -> Mapping[Any, Sequence[Mapping[str, Any]]]:
+        """What is watched, by kind. Raises Unavailable while a watch is not in step."""
         if behind := [kind.__name__ for kind, watched in self._watched.items() if not watched.synced]:
             raise Unavailable("API_UNAVAILABLE", f"not in step with the API server: {', '.join(behind)}")
-        objects = {kind: list(watched.objects().values()) for kind, watched in self._watched.items()}
+        return {kind: list(watched.objects().values()) for kind, watched in self._watched.items()}
+
+    def _world(self) -> World:
+        objects = self._objects()
         return look.world(
             now=time.time(),
             driver=self._config.driver_name,
@@ -118,7 +143,7 @@ class Bridge:
             classes=objects[DeviceClass],
             leases={o["metadata"]["name"]: o for o in objects[Lease]},
             nodes=objects[Node],
-            slurm_names=self._config.nodes,
+            accounts=self._accounts,
             jobs=self._jobs.ours(),
             slurm_nodes=self._jobs.nodes(),
             slurm_started=self._jobs.started(),

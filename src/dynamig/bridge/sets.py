@@ -41,6 +41,12 @@ class ClaimSet:
         return not self.pods
 
     @property
+    def foreign(self) -> bool:
+        """Nothing of it was ever gated or held: its pods were there before their namespace was Slurm's."""
+        held = any(c.view.held for c in (*self.claims, *self.leans_on))
+        return not (self.over or held or any(p.gated for p in self.pods))
+
+    @property
     def of_one_pod(self) -> bool:
         return not self.over and self.uid == self.pod.ref.uid
 

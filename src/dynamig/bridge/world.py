@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dynamig.bridge.accounts import Accounts, NotPayable, Payment, read_wish
 from dynamig.bridge.needs import Needs, needs_of
 from dynamig.dra import PublishedPool
 from dynamig.mig import GpuUuid
@@ -28,9 +29,19 @@ class PodRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What the pod's condition says, and since when (seconds of the epoch)."""
+
+    reason: str
+    message: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class PodView:
     """A pod of a Slurm namespace. `claims`: names of its ResourceClaims; `pending_claims`: some are not made yet;
-    `needs`: what it asks of a node beside devices; times in seconds of the epoch."""
+    `needs`: what it asks of a node beside devices; `payment`: who pays for it; `told`: what its condition says; times
+    in seconds of the epoch."""
 
     ref: PodRef
     gated: bool
@@ -42,6 +53,8 @@ class PodView:
     created: float
     unschedulable_since: float | None
     needs: Needs
+    payment: Payment | NotPayable
+    told: Told | None = None
 
     @property
     def over(self) -> bool:
@@ -73,12 +86,14 @@ class SetClaim:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node that both systems have. `claims`: UIDs that its driver reports living or intended; `reported`: when, in
-    seconds of the epoch; `map`: Slurm index to GPU. `ready`: driver fresh, registered, and the map is good. `gone`: an
-    administrator declared it out of service; nothing of it runs any more."""
+    """A node that both systems have. `slurm`: empty as long as its driver has no map. `claims`: UIDs that its driver
+    reports living or intended; `reported`: when, in seconds of the epoch; `map`: Slurm index to GPU. `fresh`: the
+    report is new enough to be believed; `ready`: fresh, registered, and the map is good. `gone`: an administrator
+    declared it out of service; nothing of it runs any more."""
 
     name: str
     slurm: SlurmNodeName
+    fresh: bool
     ready: bool
     why_not: str
     claims: frozenset[str]
@@ -133,18 +148,7 @@ class World:
         return replace(self, promised={**self.promised, **devices}, slurm_nodes=nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """Who pays in Slurm for a namespace (the administrator's map)."""
-
-    user: str = "dynamig"
-    account: str = ""
-    partition: str = ""
-    qos: str = ""
-    minutes: int | None = None
-
-
-def read_pod(obj: Mapping[str, Any]) -> PodView:
+def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
     """The view of one API object."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     made = {s["name"]: s.get("resourceClaimName") for s in status.get("resourceClaimStatuses") or ()}
@@ -166,6 +170,8 @@ def read_pod(obj: Mapping[str, Any]) -> PodView:
         created=_time(meta.get("creationTimestamp")),
         unschedulable_since=_unschedulable(status),
         needs=needs_of(spec),
+        payment=accounts.payment(read_wish(obj)),
+        told=_told(status),
     )
 
 
@@ -177,6 +183,14 @@ def _unschedulable(status: Mapping[str, Any]) -> float | None:
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             return _time(condition.get("lastTransitionTime"))
+    return None
+
+
+def _told(status: Mapping[str, Any]) -> Told | None:
+    for condition in status.get("conditions") or ():
+        if condition["type"] == names.CONDITION:
+            since = _time(condition.get("lastTransitionTime"))
+            return Told(condition.get("reason", ""), condition.get("message", ""), since)
     return None
 
 

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 from dynamig import settings
 from dynamig.cdi import ContainerEdits, Mount
 from dynamig.protocol import names
-from dynamig.settings import DNS_SUBDOMAIN, AbsolutePath, Settings
+from dynamig.settings import DNS_SUBDOMAIN, SLURM_NODE, AbsolutePath, Settings
 
 
 class Policy(Enum):
@@ -73,11 +73,13 @@ def _command(given: object) -> object:
 class SlurmConfig(Settings):
     """Given where slurmd runs on the node as well: claims are held by the bridge, GPUs are lent to native jobs."""
 
-    node_name: Annotated[str, Field(pattern=r"^[^\s,\[\]]+$", max_length=253)]
+    node_name: Annotated[str, Field(pattern=SLURM_NODE, max_length=253)] | None = Field(
+        default=None, description="absent: as in Kubernetes"
+    )
     scontrol: Annotated[tuple[str, ...], BeforeValidator(_command), Field(min_length=1)] = ("scontrol",)
     answer_seconds: Annotated[float, Field(gt=0, le=30)] = 10.0
     ask_seconds: Annotated[float, Field(ge=1)] = 30.0
-    device_map: dict[int, str] | None = Field(default=None, description="Slurm's GPU index to GPU UUID")
+    device_map: dict[int, str] | None = Field(default=None, description="Slurm's GPU index to GPU UUID or PCI bus id")
 
 
 class DriverConfig(Settings):

@@ -18,11 +18,11 @@ from dynamig.driver.claims import Guards, Outside
 from dynamig.driver.hardware import use_mode
 from dynamig.driver.loans import Loans, MapFile
 from dynamig.driver.locks import KeyedLocks
-from dynamig.driver.map_keeper import InUse, MapKeeper
+from dynamig.driver.map_keeper import InUse, MapKeeper, Trouble
 from dynamig.driver.scontrol import SlurmWord
 from dynamig.errors import DynamigError, Unavailable
 from dynamig.mig import GpuUuid
-from dynamig.protocol.device_map import DeviceMap
+from dynamig.protocol.device_map import DeviceMap, Given
 from dynamig.protocol.gpus import GpuReading
 from dynamig.protocol.loans import Borrower, Loan, check_apart, check_lendable, judge, loan_is_over
 
@@ -37,12 +37,13 @@ ASK_AGAIN = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """How this node is known to Slurm, and how Slurm is asked. `answer`: seconds that it has for one answer."""
+    """How this node is known to Slurm, and how Slurm is asked. `answer`: seconds that it has for one answer; `file`:
+    what the driver's file says; `given`: what counts now, as `MapKeeper` has it."""
 
-    node: str
     word: SlurmWord
+    file: Given
+    given: Callable[[], Given]
     answer: float = 10.0
-    given_map: Mapping[int, GpuUuid] | None = None
 
 
 class Lender:
@@ -62,7 +63,7 @@ class Lender:
         self._loans = loans
         self._guards = guards
         self._slurm = slurm
-        self._maps = MapKeeper(map_file, slurm.given_map, self._in_use)
+        self._maps = MapKeeper(map_file, slurm.file.slurm_node, slurm.given, self._in_use)
         self._catalog = catalog
         self._jobs = KeyedLocks()
         self._open = threading.Event()
@@ -209,7 +210,7 @@ class Lender:
         ]
         if not loans:
             return []
-        node = self._slurm.word.node(self._slurm.node, within=self._patience(until))
+        node = self._slurm.word.node(self._maps.slurm_node, within=self._patience(until))
         over: list[Loan] = []
         for loan in loans:
             index = None if (device_map := self._maps.current) is None else device_map.index(loan.gpu)
@@ -270,19 +271,21 @@ class Lender:
 
     # -- the map ---------------------------------------------------------------------------------------------
 
-    def remap(self, readings: Iterable[GpuReading]) -> None:
-        """The device map is as P6 wants it for the GPUs that were read now; why it is not, in `map_trouble`."""
-        self._maps.remap(readings)
+    def remap(self, readings: Iterable[GpuReading]) -> bool:
+        """The device map is as P6 wants it for the GPUs that were read now; whether anything of it is new."""
+        return self._maps.remap(readings)
 
     def _in_use(self) -> InUse:
         lent = bool(self._loans.all() or self._loans.damaged())
         return InUse(lent=lent, claimed=bool(self._journal.records() or self._journal.unreadable()))
 
     def _gpus_of(self, indices: Collection[int]) -> Sequence[GpuUuid]:
-        device_map = self._maps.current
+        device_map, trouble = self._maps.current, self._maps.trouble
         if not self._open.is_set() or device_map is None:
-            what = self._maps.trouble or "the driver has just started"
+            what = trouble.what or "the driver has just started"
             raise Unavailable("STARTING", f"no GPU is lent yet: {what}", "it is asked again")
+        if trouble.closed:
+            raise Unavailable("MAP_CLOSED", f"no GPU is lent: {trouble.what}", "see `dynamig driver map`")
         return [device_map.gpu(i) for i in sorted(indices)]
 
     def _current_map_gpus(self, indices: Collection[int]) -> Collection[GpuUuid]:
@@ -302,5 +305,5 @@ class Lender:
         return self._maps.current
 
     @property
-    def map_trouble(self) -> str:
+    def map_trouble(self) -> Trouble:
         return self._maps.trouble

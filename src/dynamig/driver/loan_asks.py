@@ -43,9 +43,9 @@ def loan_asks(lender: Lender, recall: Recall, monotonic: Callable[[], float]) ->
     def show_map(args: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
         if lender.device_map is None:
             raise Unavailable(
-                "NO_MAP", f"there is no device map: {lender.map_trouble}", "docs/reference/slurm-prolog.md"
+                "NO_MAP", f"there is no device map: {lender.map_trouble.what}", "docs/reference/slurm-prolog.md"
             )
-        return {**map_to_json(lender.device_map), "trouble": lender.map_trouble}
+        return {**map_to_json(lender.device_map), "trouble": lender.map_trouble.what}
 
     return {"lend": lend, "give-back": give_back, "map": show_map}
 

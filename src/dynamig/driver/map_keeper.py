@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from dynamig.driver.loans import MapFile
-from dynamig.errors import Refused
+from dynamig.errors import Refused, Unavailable
 from dynamig.mig import GpuUuid
-from dynamig.protocol.device_map import DeviceMap, make_map, next_map
+from dynamig.protocol.device_map import DeviceMap, Given, Source, make_map, next_map
 from dynamig.protocol.gpus import GpuReading
 
 log = structlog.get_logger(__name__)
@@ -26,24 +26,40 @@ class InUse:
     claimed: bool
 
 
-class MapKeeper:
-    """Thread safe. `given`: the administrator's map; None: by minors."""
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is wrong with the map; empty if nothing is. `closed`: so much that nothing new is lent or held by it."""
 
-    def __init__(self, file: MapFile, given: Mapping[int, GpuUuid] | None, in_use: Callable[[], InUse]) -> None:
+    what: str = ""
+    closed: bool = False
+
+
+class MapKeeper:
+    """Thread safe. `given`: what administrators say now; it raises Unavailable as long as that is not known, and
+    Refused for what cannot be read. `node`: the name in Slurm of a map that was kept without one."""
+
+    def __init__(self, file: MapFile, node: str, given: Callable[[], Given], in_use: Callable[[], InUse]) -> None:
         self._file = file
         self._given = given
         self._in_use = in_use
+        self._node = node
         self._lock = threading.Lock()
-        self._current = file.load()
-        self._trouble = ""
+        kept = file.load()
+        self._current = kept if kept is None or kept.slurm_node else replace(kept, slurm_node=node)
+        self._trouble = Trouble()
 
     @property
     def current(self) -> DeviceMap | None:
         return self._current
 
     @property
-    def trouble(self) -> str:
-        """Why the map is not as it is wanted; empty if it is."""
+    def slurm_node(self) -> str:
+        """The node's name in Slurm."""
+        return self._node if self._current is None else self._current.slurm_node
+
+    @property
+    def trouble(self) -> Trouble:
+        """Why the map is not as it is wanted."""
         return self._trouble
 
     @contextmanager
@@ -52,37 +68,53 @@ class MapKeeper:
         with self._lock:
             yield self._current
 
-    def remap(self, readings: Iterable[GpuReading]) -> None:
-        """The map is the one to go by now that the GPUs are `readings`. Raises Unavailable if the disk refuses it."""
-        try:
-            fresh = make_map(readings, self._given)
-        except Refused as error:
-            self._say(str(error))
-            return
-        with self._lock:
-            self._say(self._choose(fresh))
+    def remap(self, readings: Iterable[GpuReading]) -> bool:
+        """The map is the one to go by now that the GPUs are `readings`; whether it, or what is wrong with it, is new.
 
-    def _choose(self, fresh: DeviceMap) -> str:
-        """What is wrong with the map chosen, if anything."""
+        Raises Unavailable if the disk refuses it.
+        """
+        with self._lock:
+            before = (self._current, self._trouble)
+            self._say(self._remapped(tuple(readings)))
+            return before != (self._current, self._trouble)
+
+    def _remapped(self, readings: Collection[GpuReading]) -> Trouble:
+        try:
+            fresh = make_map(readings, self._given(), self._current)
+        except Refused as error:
+            return Trouble(str(error), closed=True)
+        except Unavailable as error:  # the last map stays, and with it what was known to be wrong
+            return self._trouble if self._current is not None else Trouble(str(error), closed=True)
+        return self._choose(fresh, {r.uuid for r in readings})
+
+    def _choose(self, fresh: DeviceMap, present: Collection[GpuUuid]) -> Trouble:
         use = self._in_use()
         if self._current is None and (use.lent or (use.claimed and self._file.damaged)):
-            return "the last device map is lost, and a claim or loan that was decided by it lives"
+            return Trouble("the last device map is lost, and a claim or loan that was decided by it lives", closed=True)
         chosen = next_map(self._current, fresh, busy=use.lent or use.claimed)
         if chosen != self._current:
             self._file.write(chosen)
             self._current = chosen
-            log.info("device_map", source=chosen.source.value, gpus={i: str(g) for i, g in chosen.gpus.items()})
-        if chosen == fresh:
-            return ""
-        if len(fresh.gpus) < len(chosen.gpus):
-            return f"{', '.join(sorted({*chosen.gpus.values()} - {*fresh.gpus.values()}))} does not answer"
-        return f"{_list(fresh)} is wanted; it comes once no claim or loan lives here"
+            log.info("device_map", source=chosen.source.value, slurm_node=chosen.slurm_node, gpus=_list(chosen))
+        return _trouble(chosen, fresh, present)
 
-    def _say(self, trouble: str) -> None:
-        if trouble and trouble != self._trouble:
-            log.warning("device_map_trouble", what=trouble)
+    def _say(self, trouble: Trouble) -> None:
+        if trouble.what and trouble != self._trouble:
+            log.warning("device_map_trouble", what=trouble.what, closed=trouble.closed)
         self._trouble = trouble
 
 
+def _trouble(chosen: DeviceMap, fresh: DeviceMap, present: Collection[GpuUuid]) -> Trouble:
+    """A change that administrators want closes the node, so that it empties and the change can come. Minors that moved
+    do not: who goes by device files is stopped at the loan (`DeviceMap.check_order`)."""
+    by_minors = fresh.source is Source.MINORS is chosen.source and fresh.slurm_node == chosen.slurm_node
+    wanted = f"device map {_list(fresh)} is wanted; it comes once no claim or loan lives here"
+    if chosen != fresh and not by_minors:
+        return Trouble(wanted, closed=True)
+    if silent := sorted(set(chosen.gpus.values()) - set(present)):
+        return Trouble(f"{', '.join(silent)} does not answer")
+    return Trouble() if chosen == fresh else Trouble(wanted)
+
+
 def _list(device_map: DeviceMap) -> str:
-    return "device map " + ", ".join(f"{i}: {gpu}" for i, gpu in device_map.gpus.items())
+    return ", ".join(f"{i}: {gpu}" for i, gpu in device_map.gpus.items()) + f" of Slurm node {device_map.slurm_node}"

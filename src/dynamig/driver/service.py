@@ -10,10 +10,10 @@ from __future__ import annotations
 import fcntl
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import structlog
 
@@ -29,6 +29,7 @@ from dynamig.driver.loan_asks import loan_asks
 from dynamig.driver.loans import LoanFiles, MapFile
 from dynamig.driver.locks import InFlight
 from dynamig.driver.loop import Loop
+from dynamig.driver.map_source import given_for
 from dynamig.driver.numbers import NumberFile
 from dynamig.driver.publish import publish
 from dynamig.driver.recall import Recall
@@ -36,16 +37,17 @@ from dynamig.driver.repair import Repair
 from dynamig.driver.scontrol import Scontrol
 from dynamig.driver.settler import Settler
 from dynamig.errors import DynamigError, Refused, Unavailable
-from dynamig.kube import ApiClaims, ApiLease, ApiSlices, connect
+from dynamig.kube import ApiClaims, ApiGpuMap, ApiLease, ApiSlices, connect
 from dynamig.kube.plugin import WORKERS, Answer, Plugin
 from dynamig.mig import GpuUuid
 from dynamig.nvml import DeviceTree, NvmlGpus
 from dynamig.protocol.claims import ClaimRef
-from dynamig.protocol.device_map import DeviceMap
+from dynamig.protocol.device_map import DeviceMap, Given, Source
 from dynamig.protocol.gpus import GpuReading, LiveInstance
 from dynamig.protocol.loans import Loan
 from dynamig.protocol.node_report import report_of
 from dynamig.protocol.records import ClaimRecord, held_devices
+from dynamig.protocol.seen import Seen
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +85,7 @@ class Driver:
         self._node = node
         self._slices = ApiSlices(client, config.driver_name, config.node_name)
         self._lease = ApiLease(client, config.namespace, config.node_name)
+        self._gpu_map = ApiGpuMap(client, config.namespace, config.node_name, lambda: self._loops["publish"].poke())
         self._claims = ApiClaims(client, config.driver_name, config.node_name)
         self._journal = FileJournal(config.state_dir / "claims")
         self._cdi = SpecFiles(config.cdi_dir, node.cdi_kind)
@@ -133,7 +136,8 @@ class Driver:
                 )
             return None
         map_file = MapFile(self._config.state_dir / "slurm-devices.json")
-        return Lender(outside, guards, loans, map_file, _slurm(self._config.slurm), lambda: self._catalog)
+        slurm = _slurm(self._config.slurm, self._node.name, self._gpu_map.entry)
+        return Lender(outside, guards, loans, map_file, slurm, lambda: self._catalog)
 
     def _make_recall(self, lender: Lender | None) -> Recall | None:
         slurm = self._config.slurm
@@ -151,6 +155,7 @@ class Driver:
         self._repair.run(self._repair.plan().actions)  # before the kubelet can call, and without the API server
         if self._lender is not None:
             self._lender.open()
+            self._gpu_map.start()
         self._plugin.start()
         for loop in (*self._loops.values(), self._watcher):
             loop.start()
@@ -166,6 +171,7 @@ class Driver:
         and only the end of the process ends it. Whoever runs this must end the process next, at once.
         """
         self._plugin.stop(SHUTDOWN_GRACE)
+        self._gpu_map.stop()
         for loop in (*self._loops.values(), self._watcher):
             loop.stop()
         for loop in self._loops.values():
@@ -244,14 +250,12 @@ class Driver:
 
     def _renew(self) -> float:
         self._sequence += 1
-        device_map, loans = (None, {}) if self._lender is None else (self._lender.device_map, self._lender.loans())
         report = report_of(
             self._node.boot_id,
             self._sequence,
             self._registered.is_set(),
             self._journal.records().values(),
-            device_map,
-            loans.values(),
+            **({} if self._lender is None else _slurm_report(self._lender)),
         )
         self._lease.renew(report.to_json())
         return RENEW
@@ -274,8 +278,8 @@ class Driver:
         fresh = {r.uuid: r for r in self._gpus.readings()}
         self._unread = frozenset(set(self._readings) - set(fresh))
         self._readings = {**self._readings, **fresh}
-        if self._lender is not None:
-            self._lender.remap(self._readings.values())
+        if self._lender is not None and self._lender.remap(self._readings.values()):
+            self._loops["lease"].poke()  # the bridge goes by it
         self._catalog = self._build({})  # what the look at foreign instances goes by
         foreign = self._repair.foreign()
         if foreign != self._foreign:
@@ -347,15 +351,25 @@ class Status:
         return self.registered and self.published
 
 
-def _slurm(config: SlurmConfig) -> Slurm:
-    given = None if config.device_map is None else {i: GpuUuid(gpu) for i, gpu in config.device_map.items()}
-    return Slurm(config.node_name, Scontrol(config.scontrol), config.answer_seconds, given)
+def _slurm(config: SlurmConfig, node: str, entry: Callable[[], Seen[str]]) -> Slurm:
+    source = Source.MINORS if config.device_map is None else Source.GIVEN
+    file = Given(config.node_name or node, config.device_map, source)
+    return Slurm(Scontrol(config.scontrol), file, lambda: given_for(node, entry(), file), config.answer_seconds)
+
+
+def _slurm_report(lender: Lender) -> Mapping[str, Any]:
+    trouble = lender.map_trouble
+    return {
+        "device_map": lender.device_map,
+        "map_trouble": trouble.what if trouble.closed else "",
+        "loans": lender.loans().values(),
+    }
 
 
 def _loan_status(lender: Lender | None) -> LoanStatus | None:
     if lender is None:
         return None
-    return LoanStatus(lender.device_map, lender.map_trouble, tuple(lender.loans().values()), lender.damaged())
+    return LoanStatus(lender.device_map, lender.map_trouble.what, tuple(lender.loans().values()), lender.damaged())
 
 
 def _lock_state(config: DriverConfig) -> IO[str]:

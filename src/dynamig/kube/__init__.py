@@ -2,7 +2,8 @@
 
 from dynamig.kube.claims import ApiClaims
 from dynamig.kube.client import connect
+from dynamig.kube.gpu_map import ApiGpuMap
 from dynamig.kube.leases import ApiLease
 from dynamig.kube.slices import ApiSlices
 
-__all__ = ["ApiClaims", "ApiLease", "ApiSlices", "connect"]
+__all__ = ["ApiClaims", "ApiGpuMap", "ApiLease", "ApiSlices", "connect"]

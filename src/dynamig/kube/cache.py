@@ -25,7 +25,8 @@ Objects = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 class WatchedObjects:
-    """Objects of `resource` by (namespace, name). `on_change` is called after each change, from the thread."""
+    """Objects of `resource` by (namespace, name), only the one with `name` if that is given. `on_change` is called
+    after each change, from the thread."""
 
     def __init__(
         self,
@@ -34,12 +35,14 @@ class WatchedObjects:
         on_change: Callable[[], None],
         *,
         namespace: str | None = None,
-        **fields: Any,
+        name: str | None = None,
     ) -> None:
         self._client = client
         self._resource = resource
         self._on_change = on_change
         self._where: dict[str, Any] = {"namespace": namespace} if namespace else {}
+        if name is not None:  # as a field: so the rights on this one object are enough
+            self._where["fields"] = {"metadata.name": name}
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._synced = threading.Event()

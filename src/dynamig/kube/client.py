@@ -27,6 +27,8 @@ DeviceClass = create_global_resource("resource.k8s.io", "v1", "DeviceClass", "de
 Lease = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases")
 Node = create_global_resource("", "v1", "Node", "nodes")
 Namespace = create_global_resource("", "v1", "Namespace", "namespaces")
+ConfigMap = create_namespaced_resource("", "v1", "ConfigMap", "configmaps")
+Event = create_namespaced_resource("", "v1", "Event", "events")
 Pod = create_namespaced_resource("", "v1", "Pod", "pods")
 
 READ_TIMEOUT = 8.0

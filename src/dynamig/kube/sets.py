@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lightkube import Client
 from lightkube.types import PatchType
@@ -16,9 +16,13 @@ from lightkube.types import PatchType
 from dynamig.errors import Refused
 from dynamig.kube.claims import every_claim, patch_metadata, remove_ours
 from dynamig.kube.client import Pod, ResourceClaim, plain, translated
+from dynamig.kube.events import write_event
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
 from dynamig.protocol.times import to_rfc3339
+
+COMPONENT: Final = "dynamig-bridge"
+"""Who events come from."""
 
 
 class ApiSets:
@@ -65,7 +69,7 @@ class ApiSets:
     def tell(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
         condition = {
             "type": names.CONDITION,
-            "status": "False",
+            "status": "True" if reason == names.PAID else "False",
             "reason": reason,
             "message": message,
             "lastTransitionTime": to_rfc3339(time.time()),
@@ -77,6 +81,9 @@ class ApiSets:
         except Refused as error:
             if error.code != "NOT_FOUND":
                 raise
+            return
+        warning = reason not in names.NO_TROUBLE
+        write_event(self._client, namespace, name, uid, reason, message, component=COMPONENT, warning=warning)
 
     def end(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
         self.tell(namespace, name, uid, reason, message)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 from dynamig.errors import Refused
 from dynamig.mig import GpuUuid
+from dynamig.protocol import names
 from dynamig.protocol.gpus import GpuReading
 
 VERSION = 1
@@ -24,18 +25,31 @@ VERSION = 1
 class Source(Enum):
     """Where a map comes from."""
 
+    CONFIG_MAP = "config-map"
+    """The administrator wrote it, in the cluster's ConfigMap."""
     GIVEN = "given"
-    """The administrator wrote it."""
+    """The administrator wrote it, in the driver's configuration file."""
     MINORS = "minors"
     """NVML's minors in ascending order: right where gres.conf lists /dev/nvidia0, /dev/nvidia1, ... as they come."""
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What administrators say of a node. `gpus`: Slurm index to GPU UUID or PCI bus id, None for NVML's minors;
+    `source`: where that stands."""
+
+    slurm_node: str
+    gpus: Mapping[int, str] | None = None
+    source: Source = Source.MINORS
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceMap:
-    """`gpus`: Slurm index to GPU."""
+    """`gpus`: Slurm index to GPU; `slurm_node`: the node's name in Slurm, empty in a map of a driver that kept none."""
 
     gpus: Mapping[int, GpuUuid]
     source: Source
+    slurm_node: str = ""
 
     def gpu(self, index: int) -> GpuUuid:
         """Raises Refused UNKNOWN_INDEX: an index that is not in the map is not lendable."""
@@ -64,24 +78,41 @@ class DeviceMap:
             raise Refused(
                 "MAP_OUTDATED",
                 "the GPUs' device files have changed places since this node's device map was made",
-                "give the map in the driver's configuration, by UUID, or reboot the node while it is drained",
+                f"give the map in the ConfigMap {names.GPU_MAP}, by UUID, or reboot the node while it is drained",
             )
 
 
-def make_map(readings: Iterable[GpuReading], given: Mapping[int, GpuUuid] | None) -> DeviceMap:
-    """The map of a node with the GPUs `readings`: `given` if there is one, else by minors.
+NO_MAP = DeviceMap(MappingProxyType({}), Source.MINORS)
+"""Knows no index: nothing can be held or lent by it."""
+
+
+def make_map(readings: Iterable[GpuReading], given: Given, last: DeviceMap | None = None) -> DeviceMap:
+    """The map of a node with the GPUs `readings`: as it is given, else by minors. A GPU of the `last` map may be silent
+    now; it is the node's all the same.
 
     Raises Refused BAD_DEVICE_MAP naming every GPU that is given twice, or that is not on this node.
     """
     present = sorted(readings, key=lambda r: r.minor)
-    if given is None:
-        return DeviceMap(MappingProxyType({i: r.uuid for i, r in enumerate(present)}), Source.MINORS)
-    twice = [f"{gpu} is given twice" for gpu, count in Counter(given.values()).items() if count > 1]
-    strange = [f"{gpu} is not on this node" for gpu in sorted({*given.values()} - {r.uuid for r in present})]
-    negative = [f"index {i} is negative" for i in given if i < 0]
+    if given.gpus is None:
+        by_minors = MappingProxyType({i: r.uuid for i, r in enumerate(present)})
+        return DeviceMap(by_minors, Source.MINORS, given.slurm_node)
+    known = {str(gpu): gpu for gpu in (*(last.gpus.values() if last else ()), *(r.uuid for r in present))}
+    known |= {_bus_id(r.pci_bus_id): r.uuid for r in present}
+    found = {i: known.get(gpu) or known.get(_bus_id(gpu)) for i, gpu in sorted(given.gpus.items())}
+    strange = [f"{given.gpus[i]} (index {i}) is not on this node" for i, gpu in found.items() if gpu is None]
+    counts = Counter(gpu for gpu in found.values() if gpu is not None)
+    twice = [f"{gpu} has several indices" for gpu, count in counts.items() if count > 1]
+    negative = [f"index {i} is negative" for i in found if i < 0]
     if wrong := [*negative, *twice, *strange]:
         raise Refused("BAD_DEVICE_MAP", f"device map: {'; '.join(wrong)}", "compare with `nvidia-smi -L`")
-    return DeviceMap(MappingProxyType(dict(sorted(given.items()))), Source.GIVEN)
+    gpus = MappingProxyType({i: gpu for i, gpu in found.items() if gpu is not None})
+    return DeviceMap(gpus, given.source, given.slurm_node)
+
+
+def _bus_id(text: str) -> str:
+    """`0000:07:00.0`, however many zeros the domain is written with, in lower case."""
+    domain, colon, rest = text.lower().partition(":")
+    return f"{domain.lstrip('0'):0>4}{colon}{rest}"
 
 
 def next_map(last: DeviceMap | None, fresh: DeviceMap, *, busy: bool) -> DeviceMap:
@@ -92,13 +123,15 @@ def next_map(last: DeviceMap | None, fresh: DeviceMap, *, busy: bool) -> DeviceM
     """
     if last is None:
         return fresh
+    if busy:
+        return last
     shrunk = fresh.source is Source.MINORS is last.source and len(fresh.gpus) < len(last.gpus)
-    return last if busy or shrunk else fresh
+    return replace(last, slurm_node=fresh.slurm_node) if shrunk else fresh
 
 
 def map_to_json(device_map: DeviceMap) -> dict[str, Any]:
     gpus = {str(i): gpu for i, gpu in sorted(device_map.gpus.items())}
-    return {"v": VERSION, "source": device_map.source.value, "gpus": gpus}
+    return {"v": VERSION, "source": device_map.source.value, "slurmNode": device_map.slurm_node, "gpus": gpus}
 
 
 def map_from_json(body: Mapping[str, Any]) -> DeviceMap:
@@ -108,4 +141,4 @@ def map_from_json(body: Mapping[str, Any]) -> DeviceMap:
     gpus = {int(i): GpuUuid(str(gpu)) for i, gpu in body["gpus"].items()}
     if len(set(gpus.values())) != len(gpus):
         raise ValueError("a GPU has two indices")
-    return DeviceMap(MappingProxyType(gpus), Source(body["source"]))
+    return DeviceMap(MappingProxyType(gpus), Source(body["source"]), str(body.get("slurmNode", "")))

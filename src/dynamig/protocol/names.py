@@ -49,7 +49,34 @@ EXTRA_KEY: Final = "dynamig"
 """Key of ours in the JSON object of a Slurm node's Extra: what pods hold there."""
 
 CONDITION: Final = "dynamig.io/Slurm"
-"""Pod condition type: why the pod waits in Slurm."""
+"""Pod condition type: why the pod waits in Slurm; True once a job pays for it."""
+
+PAID: Final = "Paid"
+"""Reason of that condition when it is True."""
+
+SLURM_REFUSED: Final = "SlurmRefused"
+"""Reason of that condition: Slurm refused the job, in its own words; it is submitted again after a while."""
+
+NO_TROUBLE: Final = frozenset({PAID, "SlurmPending", "WaitingForClaims"})
+"""Reasons of that condition whose events are of type Normal. All others are warnings."""
+
+PARTITION: Final = "dynamig.io/partition"
+"""Pod annotation: Slurm partition, one that the administrator's map allows."""
+
+QOS: Final = "dynamig.io/qos"
+"""Pod annotation: QOS, one that the map allows."""
+
+TIME_LIMIT: Final = "dynamig.io/time-limit"
+"""Pod annotation: time limit of the job as sbatch takes it, at most the map's maximum."""
+
+NICE: Final = "dynamig.io/nice"
+"""Pod annotation: by how much the job's priority is lowered, as sbatch's --nice; never negative."""
+
+POD_WORDS: Final = (NICE, PARTITION, QOS, TIME_LIMIT)
+"""All annotations under dynamig.io/ that a pod may have. Others are refused at admission, and by the bridge."""
+
+GPU_MAP: Final = "dynamig-gpu-map"
+"""ConfigMap in the driver's namespace: per Kubernetes node its Slurm name, and which GPU each Slurm index is (P6)."""
 
 PREPARED: Final = "Prepared"
 """Condition type on `status.devices[]` of a claim."""

@@ -16,7 +16,8 @@ from dynamig.protocol.records import ClaimRecord
 class Report:
     """`claims`: UIDs with something on the hardware or intended to be. `sequence` grows with each report.
 
-    `device_map`: None on a node without Slurm, and as long as there is no good map: then nothing is held there.
+    `device_map`: None on a node without Slurm, and as long as there is no good map; `map_trouble`: why it may not be
+    gone by although it is there. Either way nothing is held on the node.
     """
 
     boot_id: str
@@ -24,6 +25,7 @@ class Report:
     registered: bool
     claims: tuple[str, ...]
     device_map: DeviceMap | None = None
+    map_trouble: str = ""
     loans: tuple[Loan, ...] = ()
 
     def to_json(self) -> str:
@@ -36,6 +38,8 @@ class Report:
         }
         if self.device_map is not None:
             body["deviceMap"] = map_to_json(self.device_map)
+        if self.map_trouble:
+            body["mapTrouble"] = self.map_trouble
         if self.loans:
             body["loans"] = [loan_to_json(loan) for loan in self.loans]
         return json.dumps(body)
@@ -47,7 +51,9 @@ def report_of(
     registered: bool,
     records: Iterable[ClaimRecord],
     device_map: DeviceMap | None = None,
+    map_trouble: str = "",
     loans: Iterable[Loan] = (),
 ) -> Report:
     claims = tuple(sorted(r.ref.uid for r in records if r.owns_hardware))
-    return Report(boot_id, sequence, registered, claims, device_map, tuple(sorted(loans, key=lambda loan: loan.gpu)))
+    lent = tuple(sorted(loans, key=lambda loan: loan.gpu))
+    return Report(boot_id, sequence, registered, claims, device_map, map_trouble, lent)

@@ -61,11 +61,11 @@ class SetObjects(Protocol):
         ...
 
     def tell(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
-        """The pod's condition `dynamig.io/slurm` says this; not written if it already does."""
+        """The pod's condition `dynamig.io/Slurm` says this, and an event on the pod. Nothing for a pod that is gone."""
         ...
 
     def end(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
-        """The pod is being deleted, gracefully, and an event says why."""
+        """The same, and the pod is being deleted, gracefully."""
         ...
 
 

@@ -115,7 +115,7 @@ class SlurmNode:
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
     """An external job to submit, for its purpose: on one of those nodes, with those shards. MiB, minutes (None: as long
-    as the partition allows)."""
+    as the partition allows). `nice`: taken off the priority that Slurm computes; without effect beside a `priority`."""
 
     purpose: Purpose
     comment: str
@@ -127,6 +127,7 @@ class HoldRequest:
     partition: str
     qos: str = ""
     priority: int | None = None
+    nice: int = 0
 
     @property
     def identity(self) -> JobIdentity:
@@ -135,6 +136,10 @@ class HoldRequest:
 
 class Jobs(Protocol):
     """slurmctld. Raises Unavailable while it does not answer; then nothing is known and nothing may be concluded."""
+
+    def check_rights(self) -> None:
+        """Nothing if we may do all of the following. Raises Refused if not: then nothing else is asked of slurmctld."""
+        ...
 
     def submit(self, request: HoldRequest) -> JobKey: ...
     def ours(self) -> Sequence[Job]:

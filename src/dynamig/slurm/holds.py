@@ -37,6 +37,9 @@ class ExternalJobs:
         self._ours: dict[int, tuple[frozenset[str], Job]] = {}
         self._foreign: set[int] = set()
 
+    def check_rights(self) -> None:
+        self._client.check_rights()
+
     def submit(self, request: HoldRequest) -> JobKey:
         return self._client.submit(request)
 

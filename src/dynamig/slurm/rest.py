@@ -8,6 +8,7 @@ is cancelled.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,9 @@ from dynamig.slurm.errors import UNKNOWN_NODE
 TIMEOUT = httpx2.Timeout(15.0, connect=3.0)
 """Seconds. slurmctld answers in milliseconds; slurmrestd itself gives up on a silent one after 10 (MessageTimeout)."""
 
+PROOF_SECONDS = 60.0
+"""How long a token that was proven is believed. One proof costs two milliseconds."""
+
 NOBODYS_NODE = "dynamig-asks-for-its-rights"
 """A node name that does not exist. Updating it says what a token may do and changes nothing."""
 
@@ -32,9 +36,12 @@ class Rest:
     """Requests to one slurmrestd. `url`: `http://host:port` or `unix:/path`. `token` is asked anew for every request,
     because tokens expire and whoever renews them writes a file."""
 
-    def __init__(self, url: str, user: str, token: Callable[[], str]) -> None:
+    def __init__(
+        self, url: str, user: str, token: Callable[[], str], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._user, self._token = user, token
         self._proven: str | None = None
+        self._proven_until, self._monotonic = 0.0, monotonic
         socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
         transport = httpx2.HTTPTransport(uds=socket) if socket else None
         base = "http://slurmrestd" if socket else url
@@ -55,16 +62,17 @@ class Rest:
         self._ask(wire.StatusAnswer, "DELETE", path, what)
 
     def proven(self) -> None:
-        """The token is SlurmUser's, root's or an operator's. Asked once for each token."""
+        """The token is SlurmUser's, root's or an operator's. Asked once a minute for each token: rights are taken away
+        without changing it."""
         token = self._token()
-        if token == self._proven:
+        if token == self._proven and self._monotonic() < self._proven_until:
             return
         try:
             self.post(wire.Answer, wire.node_path(NOBODYS_NODE), f"rights of {self._user}", {"comment": ""})
         except Refused as error:
             if error.code != f"SLURM_{UNKNOWN_NODE}":
                 raise
-        self._proven = token
+        self._proven, self._proven_until = token, self._monotonic() + PROOF_SECONDS
 
     def _ask(
         self,

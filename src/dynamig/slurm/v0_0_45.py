@@ -291,6 +291,8 @@ def submit_body(request: HoldRequest, minutes: int | None) -> dict[str, Any]:
     }
     if request.priority is not None:
         body["priority"] = _number(request.priority)
+    if request.nice:
+        body["nice"] = request.nice
     return {"job": {name: value for name, value in body.items() if value != ""}}
 
 

@@ -11,11 +11,12 @@ from typing import Any
 from dynamig.errors import Conflict, Refused
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef, ClaimView, read_claim
+from dynamig.protocol.times import to_rfc3339
 from dynamig.testing.fakes import Faults
 
 
 class FakeSets:
-    """`told` has what pods were told, latest last."""
+    """`told` has what pods were told, latest last; `now` is the time at which they are, in seconds of the epoch."""
 
     def __init__(self, driver: str = names.DRIVER_NAME) -> None:
         self.faults = Faults()
@@ -23,6 +24,7 @@ class FakeSets:
         self.claims: dict[str, dict[str, Any]] = {}
         self.told: dict[str, list[tuple[str, str]]] = {}
         self.driver = driver
+        self.now = 0.0
         self._versions = itertools.count(1)
 
     # -- what users and Kubernetes do --------------------------------------------------------------------------
@@ -190,8 +192,11 @@ class FakeSets:
 
     def tell(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
         story = self.told.setdefault(name, [])
-        if not story or story[-1] != (reason, message):
-            story.append((reason, message))
+        story.append((reason, message))
+        if name in self.pods:
+            condition = {"type": names.CONDITION, "reason": reason, "message": message}
+            condition["lastTransitionTime"] = to_rfc3339(self.now)
+            self.pods[name]["status"]["conditions"] = [condition]
 
     def end(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
         self.tell(namespace, name, uid, reason, message)

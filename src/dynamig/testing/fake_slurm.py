@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dynamig.errors import Unavailable
+from dynamig.errors import Refused, Unavailable
 from dynamig.protocol.identity import JobKey
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.protocol.slurm_jobs import (
@@ -35,6 +35,7 @@ class FakeSlurm:
 
     shards: Mapping[SlurmNodeName, Sequence[int]]
     silent: bool = False
+    privileged: bool = True
     requests: dict[int, HoldRequest] = field(default_factory=dict)
     jobs: dict[int, Job] = field(default_factory=dict)
     native: set[tuple[SlurmNodeName, int]] = field(default_factory=set)
@@ -44,6 +45,11 @@ class FakeSlurm:
     boot: float = 0.0
     clock: Callable[[], float] = lambda: 0.0
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def check_rights(self) -> None:
+        self._answer()
+        if not self.privileged:
+            raise Refused("SLURM_FORBIDDEN", "not an operator's token")
 
     def submit(self, request: HoldRequest) -> JobKey:
         self._answer()

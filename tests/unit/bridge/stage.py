@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dynamig.bridge.accounts import Accounts, Terms
 from dynamig.bridge.act import Hands
 from dynamig.bridge.actions import Action, Tell
 from dynamig.bridge.decide import decide
 from dynamig.bridge.plan import Choice, NoChoice, Pick
 from dynamig.bridge.sets import ClaimSet
-from dynamig.bridge.world import Account, NodeView, World, read_pod, read_set_claim
+from dynamig.bridge.world import NodeView, World, read_pod, read_set_claim
 from dynamig.dra import Pool, PublishedPool, read_pools, resource_slices
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies
@@ -30,6 +31,7 @@ from tests.unit.mig.models import H100
 TABLE = Table(H100)
 UNITS = units_of_geometry(H100)
 NODES = ("n1", "n2")
+EVERYBODY = Accounts({}, Terms("dynamig", "", ("all",)))
 
 
 def gpu(node: str, index: int) -> GpuUuid:
@@ -42,7 +44,8 @@ def wants(profile: str) -> dict[str, Any]:
 
 @dataclass
 class Stage:
-    """`driver_claims`: what each node's driver reports as living or intended."""
+    """`driver_claims`: what each node's driver reports as living or intended; `slurm_names`, `maps`: of nodes that are
+    called otherwise in Slurm, or whose GPUs have other indices there."""
 
     sets: FakeSets = field(default_factory=FakeSets)
     slurm: FakeSlurm = field(default_factory=lambda: FakeSlurm({SlurmNodeName(n): (UNITS.count,) * 2 for n in NODES}))
@@ -51,13 +54,16 @@ class Stage:
     not_ready: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     closed: set[GpuUuid] = field(default_factory=set)
+    slurm_names: dict[str, SlurmNodeName] = field(default_factory=dict)
+    maps: dict[str, Mapping[int, GpuUuid]] = field(default_factory=dict)
+    accounts: Accounts = EVERYBODY
 
     def __post_init__(self) -> None:
         self.slurm.clock = lambda: self.now
-        self.hands = Hands(self.sets, self.slurm, names.DRIVER_NAME, lambda namespace: Account(), lambda: self.now)
+        self.hands = Hands(self.sets, self.slurm, names.DRIVER_NAME, lambda: self.now)
 
     def world(self) -> World:
-        pods = {n: read_pod(p) for n, p in self.sets.pods.items()}
+        pods = {n: read_pod(p, self.accounts) for n, p in self.sets.pods.items()}
         claims = [read_set_claim(c, names.DRIVER_NAME) for c in self.sets.claims.values()]
         return World(
             now=self.now,
@@ -76,18 +82,20 @@ class Stage:
         ready = name not in self.not_ready | self.gone
         return NodeView(
             name=name,
-            slurm=SlurmNodeName(name),
+            slurm=self.slurm_names.get(name, SlurmNodeName(name)),
+            fresh=ready,
             ready=ready,
             why_not="" if ready else "its driver does not report",
             claims=frozenset(self.driver_claims[name]),
             reported=self.now,
-            map={i: gpu(name, i) for i in range(2)},
+            map=self.maps.get(name, {i: gpu(name, i) for i in range(2)}),
             gone=name in self.gone,
         )
 
     def look(self) -> int:
         """One look of the bridge; how many actions it took, words to pods apart."""
         self.now += 1
+        self.sets.now = self.now
         took = 0
         for actions in decide(self.world(), lambda world: TableChooser(world, self.closed)):
             took += sum(not isinstance(a, Tell) for a in actions)

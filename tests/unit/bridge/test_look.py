@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dynamig.bridge.accounts import Accounts
 from dynamig.bridge.config import load
-from dynamig.bridge.look import FRESH, checked, node_view, out_of_service, slurm_pods
+from dynamig.bridge.look import FRESH, checked, node_view, node_views, out_of_service, slurm_pods
 from dynamig.errors import Refused
 from dynamig.protocol import names
 from dynamig.protocol.slurm_jobs import SlurmGpu, SlurmNode, SlurmNodeName
@@ -31,7 +33,7 @@ def slurm_node(*indices: int) -> SlurmNode:
 
 
 def test_a_node_that_reports_and_agrees_with_slurm_is_ready() -> None:
-    node = checked(node_view("n1", N1, lease(), NOW), slurm_node(0, 1))
+    node = checked(node_view("n1", lease(), NOW), slurm_node(0, 1))
     assert node.ready
     assert node.claims == {"u1"}
     assert node.map == {0: "GPU-0", 1: "GPU-1"}
@@ -41,24 +43,50 @@ def test_a_node_that_reports_and_agrees_with_slurm_is_ready() -> None:
     ("seen", "why"),
     [
         (None, "never reported"),
-        (lease(age=FRESH + 1), "last reported"),
+        (lease(age=FRESH + 1), "has not reported since 2027-01-15T07:59:19"),
         (lease(registered=False), "not registered"),
         (lease(deviceMap=None), "no map"),
+        (lease(mapTrouble="GPU-x is not on this node"), "GPU-x is not on this node"),
         (lease(deviceMap={"v": 99}), "cannot be read"),
         ({"metadata": {}, "spec": {}}, "cannot be read"),
     ],
 )
 def test_a_node_that_cannot_be_acted_on_says_why(seen: dict[str, Any] | None, why: str) -> None:
-    node = checked(node_view("n1", N1, seen, NOW), slurm_node(0, 1))
+    node = checked(node_view("n1", seen, NOW), slurm_node(0, 1))
     assert not node.ready
     assert why in node.why_not
 
 
 @pytest.mark.parametrize("slurm", [None, slurm_node(0), slurm_node(0, 1, 2)])
 def test_a_node_whose_map_and_slurm_disagree_is_out_of_use(slurm: SlurmNode | None) -> None:
-    node = checked(node_view("n1", N1, lease(), NOW), slurm)
+    node = checked(node_view("n1", lease(), NOW), slurm)
     assert not node.ready
     assert "Slurm" in node.why_not
+
+
+def named(slurm: str | None) -> dict[str, Any]:
+    device_map = {"v": 1, "source": "config-map", "gpus": {"0": "GPU-0", "1": "GPU-1"}}
+    return lease(deviceMap=device_map if slurm is None else {**device_map, "slurmNode": slurm})
+
+
+def leases(**slurm_names: str | None) -> dict[str, dict[str, Any]]:
+    return {names.lease_name(node): named(slurm) for node, slurm in slurm_names.items()}
+
+
+def test_a_node_has_the_slurm_name_that_its_driver_reports_and_without_a_map_none() -> None:
+    slurm = {SlurmNodeName(n): replace(slurm_node(0, 1), name=SlurmNodeName(n)) for n in ("gpu7", "n2")}
+    found = node_views(["n1", "n2", "n3"], leases(n1="gpu7", n2=None), slurm, NOW)
+    assert {n.name: (n.slurm, n.ready) for n in found.values()} == {
+        "n1": ("gpu7", True),
+        "n2": ("n2", True),
+        "n3": ("", False),
+    }
+
+
+def test_two_nodes_that_say_they_are_one_slurm_node_are_both_out_of_use() -> None:
+    found = node_views(["n1", "n2"], leases(n1="n2", n2=None), {N1: slurm_node(0, 1)}, NOW)
+    assert [n.ready for n in found.values()] == [False, False]
+    assert "another node says too that it is n2 in Slurm" in found["n1"].why_not
 
 
 def test_only_pods_with_claims_in_labelled_namespaces() -> None:
@@ -70,16 +98,35 @@ def test_only_pods_with_claims_in_labelled_namespaces() -> None:
         {"metadata": {"name": "hpc", "labels": {names.SCHEDULER_LABEL: "slurm"}}},
         {"metadata": {"name": "free"}},
     ]
-    found = slurm_pods([pod("hpc", "a", True), pod("hpc", "b", False), pod("free", "c", True)], namespaces)
+    pods = [pod("hpc", "a", True), pod("hpc", "b", False), pod("free", "c", True)]
+    found = slurm_pods(pods, namespaces, Accounts({}))
     assert list(found) == ["a"]
 
 
 def test_every_error_of_a_configuration_is_told_at_once(tmp_path: Path) -> None:
     path = tmp_path / "bridge.yaml"
-    path.write_text("slurm: {url: x, user: root, tokenFile: relative}\naccounts: {a: {minutes: 0}}\ntypo: 1\n")
+    path.write_text(
+        "slurm: {url: x, user: root, tokenFile: relative}\n"
+        "defaultAccount: {user: alice, partitions: []}\n"
+        "accounts:\n"
+        "  a: {minutes: 0}\n"
+        "  b/: {user: bob, partitions: [p]}\n"
+        "  c: {user: bob, partitions: [p, q, p], minutes: 90, maxMinutes: 60}\n"
+        "typo: 1\n"
+    )
     with pytest.raises(Refused) as told:
         load(path)
-    for field in ("slurm.tokenFile", "defaultAccount", "accounts.a.user", "accounts.a.minutes", "typo"):
+    for field in (
+        "slurm.tokenFile",
+        "defaultAccount.partitions",
+        "accounts.a.user",
+        "accounts.a.partitions",
+        "accounts.a.minutes",
+        "accounts.b/",
+        "accounts.c.partitions: Value error, p is given twice",
+        "accounts.c.maxMinutes: Value error, 60 is less than minutes",
+        "typo",
+    ):
         assert field in told.value.what
 
 

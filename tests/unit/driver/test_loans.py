@@ -18,10 +18,12 @@ from dynamig.driver.claims import ClaimService, Guards, Node
 from dynamig.driver.config import load
 from dynamig.driver.lender import Lender, Slurm
 from dynamig.driver.loans import LoanFiles, MapFile
+from dynamig.driver.map_source import given_for
 from dynamig.errors import DynamigError, Refused, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
+from dynamig.protocol.device_map import DeviceMap, Given
 from dynamig.protocol.gpus import GpuReading, MigMode
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.loans import Borrower, JobFacts, Loan, NodeFacts, check_apart
@@ -44,6 +46,7 @@ class FakeSlurm:
     node_answer: Seen[NodeFacts] = field(default_factory=lambda: Found(UP))
     asked: list[int] = field(default_factory=list)
     told_to_start: list[int] = field(default_factory=list)
+    node_name: str = "slurm-n1"
     before_answer: Callable[[], None] = lambda: None
 
     def job(self, job_id: int, *, within: float) -> Seen[JobFacts]:
@@ -52,7 +55,7 @@ class FakeSlurm:
         return self.jobs.get(job_id, Unknown("no answer"))
 
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]:
-        assert name == "slurm-n1"
+        assert name == self.node_name
         return self.node_answer
 
     def start_now(self, job_id: int, *, within: float) -> bool:
@@ -70,13 +73,14 @@ class SlurmNode:
         self.folder = folder
         self.bench = BenchNode(FakeGpus([h100(n, mode=mode, **reading) for n in range(gpus)]))
         self.slurm = FakeSlurm()
-        self.given: dict[int, GpuUuid] | None = None
+        self.file = Given("slurm-n1")
+        self.entry: Seen[str] = Gone("no ConfigMap")
         self.restart()
 
     def restart(self, readings: tuple[GpuReading, ...] | None = None, *, settled: bool = True) -> None:
         bench, guards = self.bench, Guards()
         self.loans = LoanFiles(self.folder / "loans")
-        slurm = Slurm("slurm-n1", self.slurm, given_map=self.given)
+        slurm = Slurm(self.slurm, self.file, lambda: given_for(NODE, self.entry, self.file))
         maps = MapFile(self.folder / "slurm-devices.json")
         self.lender = Lender(bench.outside(), guards, self.loans, maps, slurm, bench.catalog)
         node = Node(NODE, names.DRIVER_NAME, bench.nodes.boot_id(), ContainerEdits(), with_slurm=True)
@@ -84,6 +88,12 @@ class SlurmNode:
         self.lender.remap(bench.gpus.readings() if readings is None else readings)
         if settled:
             self.lender.open()
+
+    def remap(self) -> bool:
+        return self.lender.remap(self.bench.gpus.readings())
+
+    def device_map(self) -> DeviceMap | None:
+        return self.lender.device_map
 
     def gpu(self, index: int = 0) -> GpuUuid:
         return self.bench.gpus.readings()[index].uuid
@@ -395,47 +405,6 @@ def test_a_damaged_loan_is_kept_and_its_gpu_is_closed_to_both(node: SlurmNode, c
 def test_a_loan_of_a_newer_version_stops_the_start(node: SlurmNode) -> None:
     (node.folder / "loans" / f"{node.gpu()}.json").write_text(json.dumps({"v": 2}))
     refused("NEWER_JOURNAL", node.restart)
-
-
-# -- the map ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_map_survives_what_would_change_it_while_something_lives(node: SlurmNode) -> None:
-    swapped = (h100(0, minor=1), h100(1, minor=0))
-    node.prepare(node.held("a", node.part()))
-    node.restart(swapped)
-    assert node.lender.device_map is not None
-    assert node.lender.device_map.gpu(0) == node.gpu(0)
-    assert f"device map 0: {node.gpu(1)}, 1: {node.gpu(0)} is wanted" in node.lender.map_trouble
-    node.service.unprepare("a")
-    node.bench.journal.forget("a")
-    node.restart(swapped)
-    assert node.lender.device_map.gpu(0) == node.gpu(1)
-    assert node.lender.map_trouble == ""
-
-
-def test_a_gpu_that_does_not_answer_moves_no_index(node: SlurmNode) -> None:
-    node.restart((h100(1),))
-    assert node.lender.device_map is not None
-    assert node.lender.device_map.gpu(1) == node.gpu(1)
-    assert node.lender.map_trouble == f"{node.gpu(0)} does not answer"
-
-
-def test_a_wrong_map_keeps_the_last_good_one(node: SlurmNode) -> None:
-    node.given = {0: GpuUuid("GPU-nobody")}
-    node.restart()
-    assert "GPU-nobody is not on this node" in node.lender.map_trouble
-    node.lend(JOB, 1)
-
-
-def test_a_lost_map_is_not_made_again_under_loans(node: SlurmNode) -> None:
-    node.lend(JOB, 0)
-    (node.folder / "slurm-devices.json").write_text("{")
-    node.restart()
-    refused("STARTING", lambda: node.lend(OTHER, 1))
-    node.lender.give_back(JOB)
-    node.lender.remap(node.bench.gpus.readings())
-    node.lend(OTHER, 1)
 
 
 # -- deaths ----------------------------------------------------------------------------------------------------------

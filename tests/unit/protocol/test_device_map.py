@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from dynamig.errors import Refused
 from dynamig.mig import GpuUuid
-from dynamig.protocol.device_map import DeviceMap, Source, make_map, map_from_json, map_to_json, next_map
+from dynamig.protocol.device_map import DeviceMap, Given, Source, make_map, map_from_json, map_to_json, next_map
 from tests.unit.driver.bench_node import h100
 
 A, B, C = (h100(n) for n in range(3))
+
+
+def administrators(gpus: dict[int, str]) -> Given:
+    return Given("n1", gpus, Source.CONFIG_MAP)
 
 
 def by_minors(*uuids: GpuUuid) -> DeviceMap:
@@ -20,22 +25,39 @@ def by_minors(*uuids: GpuUuid) -> DeviceMap:
 
 def test_minors_in_ascending_order_of_number_gaps_and_all() -> None:
     readings = [h100(0, minor=10), h100(1, minor=2), h100(2, minor=0)]
-    assert make_map(readings, None).gpus == {0: C.uuid, 1: B.uuid, 2: A.uuid}
+    made = make_map(readings, Given("gpu7"))
+    assert made == DeviceMap({0: C.uuid, 1: B.uuid, 2: A.uuid}, Source.MINORS, "gpu7")
 
 
 def test_what_the_administrator_gives_wins() -> None:
-    given = make_map([A, B], {0: B.uuid, 3: A.uuid})
-    assert (given.gpus, given.source) == ({0: B.uuid, 3: A.uuid}, Source.GIVEN)
+    given = make_map([A, B], administrators({0: B.uuid, 3: A.uuid}))
+    assert (given.gpus, given.source) == ({0: B.uuid, 3: A.uuid}, Source.CONFIG_MAP)
     assert given.index(A.uuid) == 3
     assert given.index(C.uuid) is None
 
 
 def test_every_mistake_in_a_given_map_is_named() -> None:
     with pytest.raises(Refused) as caught:
-        make_map([A], {-1: A.uuid, 0: A.uuid, 1: GpuUuid("GPU-x"), 2: C.uuid})
+        make_map([A], administrators({-1: A.uuid, 0: A.pci_bus_id, 1: "GPU-x", 2: C.uuid, 3: "0000:99:00.0"}))
     assert caught.value.code == "BAD_DEVICE_MAP"
-    for part in ("index -1 is negative", f"{A.uuid} is given twice", "GPU-x is not on this node", f"{C.uuid} is not"):
+    for part in (
+        "index -1 is negative",
+        f"{A.uuid} has several indices",
+        "GPU-x (index 1) is not on this node",
+        f"{C.uuid} (index 2) is not",
+        "0000:99:00.0 (index 3) is not",
+    ):
         assert part in caught.value.what
+
+
+def test_a_gpu_may_be_given_by_its_place_on_the_bus() -> None:
+    upper = replace(A, pci_bus_id="0000:0A:00.0")
+    for written in ("0000:0a:00.0", "00000000:0A:00.0"):
+        assert make_map([upper, B], administrators({0: written})).gpus == {0: A.uuid}
+
+
+def test_a_gpu_of_the_last_map_may_be_silent() -> None:
+    assert make_map([B], administrators({0: A.uuid, 1: B.uuid}), LAST).gpus == {0: A.uuid, 1: B.uuid}
 
 
 def test_an_unknown_index_is_not_lendable() -> None:
@@ -76,8 +98,15 @@ def test_device_files_that_changed_places_are_noticed_where_the_map_goes_by_them
 
 def test_on_disk_and_on_the_wire() -> None:
     body = json.loads(json.dumps(map_to_json(LAST)))
-    assert body == {"v": 1, "source": "minors", "gpus": {"0": A.uuid, "1": B.uuid}}
+    assert body == {"v": 1, "source": "minors", "slurmNode": "", "gpus": {"0": A.uuid, "1": B.uuid}}
     assert map_from_json(body) == LAST
+    assert map_from_json({**body, "slurmNode": "gpu7"}).slurm_node == "gpu7"
+
+
+def test_a_map_of_a_driver_that_kept_no_name() -> None:
+    assert map_from_json({"v": 1, "source": "given", "gpus": {"0": "GPU-a"}}) == DeviceMap(
+        {0: GpuUuid("GPU-a")}, Source.GIVEN
+    )
 
 
 @pytest.mark.parametrize(

@@ -131,5 +131,5 @@ def test_on_disk() -> None:
 def test_in_the_lease() -> None:
     plain = json.loads(report_of("b", 1, True, []).to_json())
     assert set(plain) == {"v", "bootId", "sequence", "registered", "claims"}, "as it was on nodes without Slurm"
-    lent = json.loads(report_of("b", 1, True, [], None, [Loan(GPU, RUN, 1.0)]).to_json())
+    lent = json.loads(report_of("b", 1, True, [], loans=[Loan(GPU, RUN, 1.0)]).to_json())
     assert lent["loans"] == [loan_to_json(Loan(GPU, RUN, 1.0))]

@@ -14,6 +14,7 @@ from dynamig.protocol.seen import Found, Gone, Unknown
 from dynamig.protocol.slurm_jobs import HoldRequest, SlurmNodeName
 from dynamig.slurm import JobChanges, SlurmClient, connect, token_file
 from dynamig.slurm.client import merged_extra
+from dynamig.slurm.rest import PROOF_SECONDS, Rest
 from tests.unit.slurm.replay import RIGHTS, Replay
 from tests.unit.slurm.test_wire import job, request
 
@@ -100,6 +101,18 @@ def test_rights_are_asked_once_for_each_token(replay: Replay) -> None:
     tokens.append("renewed")
     client.cancel(RUNNING)
     assert [asked.token for asked in replay.asked if asked.what == RIGHTS] == ["first", "renewed"]
+
+
+def test_rights_are_asked_again_after_a_while(replay: Replay) -> None:
+    now = [0.0]
+    client = SlurmClient(Rest(replay.url, "dynamig", lambda: "token", lambda: now[0]))
+    client.check_rights()
+    now[0] = PROOF_SECONDS - 1
+    client.check_rights()
+    now[0] = PROOF_SECONDS + 1
+    replay.on(RIGHTS, "rights-none")
+    with pytest.raises(Refused, match="SLURM_FORBIDDEN"):
+        client.check_rights()
 
 
 def test_a_submit_answers_with_the_key_of_its_own_job(replay: Replay, client: SlurmClient) -> None:

@@ -182,7 +182,8 @@ def request(purpose: Purpose = PURPOSE, **other: object) -> HoldRequest:
 
 
 def test_a_hold_asks_for_one_of_its_nodes_and_for_shards_of_one_gpu() -> None:
-    body = wire.submit_body(request(priority=9), 60)["job"]
+    body = wire.submit_body(request(priority=9, nice=5), 60)["job"]
+    assert body["nice"] == 5
     assert (body["required_nodes"], body["minimum_nodes"], body["maximum_nodes"]) == (["n1", "n2"], 1, 1)
     assert (body["flags"], body["tres_per_node"], body["requeue"]) == (["EXTERNAL_JOB"], "gres/shard:3", False)
     assert body["time_limit"] == {"set": True, "infinite": False, "number": 60}
@@ -194,7 +195,7 @@ def test_no_limit_is_said_and_no_shards_are_left_out() -> None:
     ballast = request(Purpose(JobIdentity("p", 2, Role.BALLAST)), account="physics", qos="high")
     job_body = wire.submit_body(ballast, None)["job"]
     assert job_body["time_limit"] == {"set": True, "infinite": True}
-    assert not {"tres_per_node", "priority"} & job_body.keys()
+    assert not {"tres_per_node", "priority", "nice"} & job_body.keys()
     assert (job_body["account"], job_body["qos"], job_body["name"]) == ("physics", "high", "dynamig-ballast")
 
 
