@@ -107,15 +107,6 @@ def test_pods_are_paid_for_as_the_map_allows_and_no_otherwise(lab: Lab, cluster:
         assert "finalizers" not in cluster.claim_of("greedy")["metadata"]
 
 
-def test_nobody_pays_without_an_entry_or_a_default(lab: Lab, cluster: Cluster, tmp_path: Path) -> None:
-    trainer = {f"{NAMESPACE}/trainer": {"user": "alice", "partitions": ["all"]}}
-    with another_bridge(lab, tmp_path, accounts=trainer, defaultAccount=None):
-        paid_pod(cluster, "unpaid")
-        assert f"accounts.{NAMESPACE}" in told(cluster, "unpaid", "NoAccount")["message"]
-        assert holds(lab) == []
-    cluster.running("unpaid")  # by the lab's own bridge, which has a default
-
-
 def test_a_bridge_with_too_few_rights_says_so_and_does_nothing(lab: Lab, cluster: Cluster, tmp_path: Path) -> None:
     cluster.pod("paid", mig(profile="1g.10gb"))
     cluster.running("paid")
