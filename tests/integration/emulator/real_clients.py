@@ -28,6 +28,8 @@ SLURM_PLUGIN = "slurm-wlm-nvml-plugin"
 SLURM_PLUGIN_SUITES = ("sid", debian.DEBIAN_SUITE)
 """In contrib. Debian's testing does not always have what its unstable has; the version decides, not the suite."""
 
+PROBE = Path(__file__).with_name("nvlib_probe")
+
 FETCH_S = 540
 
 
@@ -80,6 +82,16 @@ def container_toolkit() -> Path:
             fetch(["go", "install", program], GOBIN=str(folder), GOFLAGS="-mod=mod")
 
     return kept("container-toolkit", programs, build)
+
+
+def nvlib_probe() -> Path:
+    """The program of nvlib_probe/, built on go-nvml and go-nvlib at the versions of its go.mod."""
+    sources = sorted(PROBE.glob("*.go")) + [PROBE / "go.mod", PROBE / "go.sum"]
+
+    def build(folder: Path) -> None:
+        fetch(["go", "build", "-mod=readonly", "-o", str(folder / "nvlib-probe"), "."], cwd=PROBE)
+
+    return kept("nvlib-probe", [source.read_text() for source in sources], build) / "nvlib-probe"
 
 
 def debian_root() -> Path:

@@ -1,8 +1,8 @@
 // nvlib-probe runs the code that NVIDIA's Kubernetes components share (go-nvml and go-nvlib) on whatever
 // libnvidia-ml.so.1 the loader finds, and prints what it saw as one JSON object.
 //
-// The sequences are those of the DRA driver (prepare, walk, unprepare) and of mig-parted (export, clear, creation
-// without a placement): these programs cannot be fetched as Go modules, the libraries can.
+// The sequences are those of the DRA driver (prepare, walk, unprepare) and of mig-parted (migparted.go): these programs
+// cannot be fetched as Go modules, the libraries can.
 package main
 
 import (
@@ -211,6 +211,17 @@ func name(raw [96]int8) string {
 }
 
 func main() {
+	switch {
+	case len(os.Args) == 4 && os.Args[1] == "mig-parted":
+		os.Exit(migParted(os.Args[2], os.Args[3]))
+	case len(os.Args) == 2:
+		components(os.Args[1])
+	default:
+		usage()
+	}
+}
+
+func components(pciDevices string) {
 	out := seen{Rounds: rounds(3)}
 	must(api.Init(), "init")
 	lib := device.New(api)
@@ -239,7 +250,7 @@ func main() {
 	must(ret, "profile info, version 3")
 	out.V2Name, out.V3Name = name(v2.Name), name(v3.Name)
 
-	found, err := nvpci.New(nvpci.WithPCIDevicesRoot(os.Args[1])).GetGPUs()
+	found, err := nvpci.New(nvpci.WithPCIDevicesRoot(pciDevices)).GetGPUs()
 	ok(err, "PCI devices")
 	for _, d := range found {
 		out.PCI = append(out.PCI, d.Address)
