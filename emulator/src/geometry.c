@@ -2,7 +2,8 @@
  *
  * A GPU instance takes the memory slices [start, start + size) of a placement of its profile; no slice twice
  * (nvml.h, nvmlDeviceGetGpuInstancePossiblePlacements_v2). Beside that, media engines are counted: the GPU has as
- * many of a kind as any profile can bring together, and that is why `+me`, with the one OFA, exists once.
+ * many of a kind as the profile with most of them lists, and that is why `+me`, with the one OFA, exists once. Where
+ * a profile's own instance count needs more than that, the kind is not counted at all.
  *
  * A compute instance takes compute slices of its GPU instance in the same way, and multiprocessors.
  */
@@ -94,8 +95,10 @@ uint64_t gpu_slices_taken(const struct model *model, const struct gpu *gpu)
     return taken;
 }
 
+enum { MEDIA_KINDS = 4 };
+
 struct media {
-    uint32_t count[4];
+    uint32_t count[MEDIA_KINDS];
 };
 
 static struct media media_of(const struct gi_profile *p)
@@ -103,22 +106,44 @@ static struct media media_of(const struct gi_profile *p)
     return (struct media){ { p->decoders, p->encoders, p->jpeg_engines, p->ofa_engines } };
 }
 
+/* Most intervals of one size from `starts` that keep off `taken`: leftmost first is best, as all are equally long. */
+static uint32_t most_disjoint(uint64_t starts, uint32_t size, uint64_t taken)
+{
+    uint32_t count = 0;
+    for (uint32_t start = 0; start < MAX_SLICES; start++) {
+        if ((starts >> start & 1) == 0 || (taken & slices_mask(start, size)) != 0)
+            continue;
+        taken |= slices_mask(start, size);
+        count++;
+    }
+    return count;
+}
+
+/* Engines of one kind on the whole GPU; UINT32_MAX if they are no limit. */
+static uint32_t media_total(const struct model *model, int kind)
+{
+    uint32_t total = 0, together = 0;
+    for (uint32_t i = 0; i < model->profile_count; i++) {
+        const struct gi_profile *p = &model->profiles[i];
+        uint32_t each = media_of(p).count[kind], beside = most_disjoint(p->starts, p->memory_slices, 0);
+        uint32_t copies = p->max_instances < beside ? p->max_instances : beside;
+        total = each > total ? each : total;
+        together = each * copies > together ? each * copies : together;
+    }
+    return together > total ? UINT32_MAX : total;
+}
+
 /* How many more instances the media engines allow. */
 static uint32_t media_room(const struct model *model, const struct gpu *gpu, const struct gi_profile *profile)
 {
     uint32_t room = MAX_SLICES;
-    struct media need = media_of(profile);
-    for (int e = 0; e < 4; e++) {
-        uint32_t total = 0, used = 0;
-        for (uint32_t p = 0; p < model->profile_count; p++) {
-            uint32_t together = media_of(&model->profiles[p]).count[e] * model->profiles[p].max_instances;
-            total = together > total ? together : total;
-        }
+    for (int kind = 0; kind < MEDIA_KINDS; kind++) {
+        uint32_t need = media_of(profile).count[kind], total = media_total(model, kind), used = 0;
         for (uint32_t i = 0; i < gpu->gi_count; i++)
-            used += media_of(&model->profiles[gpu->gis[i].profile]).count[e];
-        if (need.count[e] == 0)
+            used += media_of(&model->profiles[gpu->gis[i].profile]).count[kind];
+        if (need == 0 || total == UINT32_MAX)
             continue;
-        uint32_t more = used >= total ? 0 : (total - used) / need.count[e];
+        uint32_t more = used >= total ? 0 : (total - used) / need;
         room = more < room ? more : room;
     }
     return room;
@@ -147,19 +172,6 @@ bool gi_fits(const struct model *model, const struct gpu *gpu, const struct gi_p
 {
     return (gpu_slices_taken(model, gpu) & slices_mask(start, profile->memory_slices)) == 0 &&
            room_beside_slices(model, gpu, profile) > 0;
-}
-
-/* Most intervals of one size from `starts` that keep off `taken`: leftmost first is best, as all are equally long. */
-static uint32_t most_disjoint(uint64_t starts, uint32_t size, uint64_t taken)
-{
-    uint32_t count = 0;
-    for (uint32_t start = 0; start < MAX_SLICES; start++) {
-        if ((starts >> start & 1) == 0 || (taken & slices_mask(start, size)) != 0)
-            continue;
-        taken |= slices_mask(start, size);
-        count++;
-    }
-    return count;
 }
 
 uint32_t gi_capacity(const struct model *model, const struct gpu *gpu, const struct gi_profile *profile)

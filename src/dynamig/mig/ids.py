@@ -20,6 +20,9 @@ again.
 GiProfileId = NewType("GiProfileId", int)
 """The ID column of `nvidia-smi mig -lgip`; the argument of nvmlDeviceCreateGpuInstance."""
 
+CiProfileId = NewType("CiProfileId", int)
+"""The ID column of `nvidia-smi mig -lcip`; the argument of nvmlGpuInstanceCreateComputeInstance."""
+
 NvmlProfile = NewType("NvmlProfile", int)
 """The enumeration argument of nvmlDeviceGetGpuInstanceProfileInfo, NVML_GPU_INSTANCE_PROFILE_*."""
 

@@ -86,7 +86,7 @@ def container_toolkit() -> Path:
 
 def nvlib_probe() -> Path:
     """The program of nvlib_probe/, built on go-nvml and go-nvlib at the versions of its go.mod."""
-    sources = sorted(PROBE.glob("*.go")) + [PROBE / "go.mod", PROBE / "go.sum"]
+    sources = [*sorted(PROBE.glob("*.go")), PROBE / "go.mod", PROBE / "go.sum"]
 
     def build(folder: Path) -> None:
         fetch(["go", "build", "-mod=readonly", "-o", str(folder / "nvlib-probe"), "."], cwd=PROBE)

@@ -13,6 +13,7 @@ import yaml
 
 import dynamig
 from dynamig.mig import Engines, Geometry, GiProfile, GiProfileId, MiB, NvmlProfile, Placement
+from dynamig.testing.emulator import model_key
 
 RECORDED = Path(dynamig.__file__).parent / "testing" / "geometry.yaml"
 
@@ -110,6 +111,11 @@ def recorded() -> dict[str, Geometry]:
     """Every complete model of `dynamig/testing/geometry.yaml`, by model name."""
     gpus = yaml.safe_load(RECORDED.read_text(encoding="utf-8"))["gpus"]
     return {gpu["model"]: _geometry(gpu) for gpu in gpus if _complete(gpu)}
+
+
+def recorded_by_key() -> dict[str, Geometry]:
+    """The same by the key that `dynamig emulator init` takes."""
+    return {model_key(model): geometry for model, geometry in recorded().items()}
 
 
 def _complete(gpu: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynamig.errors import Refused
-from dynamig.mig import GiProfileId, Partition, Placement, Table, fewest_lost, first_fit
+from dynamig.mig import GiProfileId, Partition, Placement, Table, drivers_choice, fewest_lost, first_fit
 from tests.unit.mig.models import H100
 
 ONE, TWO, THREE = GiProfileId(19), GiProfileId(14), GiProfileId(9)
@@ -41,3 +41,25 @@ def test_unknown_profile() -> None:
     for policy in (first_fit, fewest_lost):
         with pytest.raises(Refused):
             policy(TABLE, [], GiProfileId(44))
+
+
+def placed(*profiles: GiProfileId) -> list[int | None]:
+    """Where the driver puts instances of these profiles on an empty H100, one after the other."""
+    live: list[Partition] = []
+    starts: list[int | None] = []
+    for profile in profiles:
+        chosen = drivers_choice(TABLE, live, profile)
+        starts.append(chosen.placement.start if chosen else None)
+        live += [chosen] if chosen else []
+    return starts
+
+
+def test_the_driver_places_as_public_outputs_show() -> None:
+    assert placed(*[ONE] * 7) == [6, 4, 5, 0, 1, 2, 3]
+    assert placed(THREE, THREE) == [4, 0]
+    assert placed(ONE, ONE, TWO, THREE) == [6, 4, 0, None]  # the MIG user guide's failing order
+    assert None not in placed(THREE, ONE, TWO, ONE)
+
+
+def test_the_driver_makes_no_second_owner_of_an_engine() -> None:
+    assert placed(GiProfileId(20), GiProfileId(20)) == [6, None]

@@ -9,7 +9,7 @@ import pytest
 
 from dynamig.errors import Refused
 from dynamig.mig import Geometry, GiProfileId, Partition, Placement, Table
-from tests.unit.mig.models import A30, BY_HAND, H100, ODD, RTX_PRO_6000, only
+from tests.unit.mig.models import A30, BY_HAND, H100, ODD, RTX_PRO_6000, only, recorded
 
 ONE, ME, TWICE, TWO, THREE, FOUR, SEVEN = (GiProfileId(i) for i in (19, 20, 15, 14, 9, 5, 0))
 SIZES = {ONE: 1, ME: 1, TWICE: 2, TWO: 2, THREE: 4, FOUR: 4, SEVEN: 8}
@@ -48,6 +48,22 @@ def test_counts_of_layouts_on_record(geometry: Geometry, maximal: int, multisets
     assert len(set(layouts)) == len(layouts) == maximal
     assert len({tuple(sorted(p.profile for p in layout)) for layout in layouts}) == multisets
     assert sum(1 for _ in table.valid()) == valid
+
+
+def test_before_r510_a_7_slice_gpu_had_one_layout_less() -> None:
+    """4g and 3g could not live together (MIG user guide, Concepts): 18 maximal placement sets, 13 multisets."""
+    layouts = [x for x in Table(only(H100, *BASE)).maximal() if not {FOUR, THREE} <= {p.profile for p in x}]
+    assert len(layouts) == 18
+    assert len({tuple(sorted(p.profile for p in layout)) for layout in layouts}) == 13
+
+
+@pytest.mark.parametrize("model", recorded())
+def test_every_recorded_model_has_the_counts_of_its_family(model: str) -> None:
+    table = Table(recorded()[model])
+    layouts = list(table.maximal())
+    multisets = {tuple(sorted(p.profile for p in layout)) for layout in layouts}
+    expected = (17, 8, 76) if model.startswith("A30") else (239, 64, 2319)
+    assert (len(layouts), len(multisets), sum(1 for _ in table.valid())) == expected
 
 
 def test_layouts_of_some_profiles_are_those_of_a_gpu_that_lists_no_others(h100: Table) -> None:
