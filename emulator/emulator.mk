@@ -48,3 +48,7 @@ $(BUILD)/nvml-list: emulator/list/nvml_list.c $(EMULATOR_OUT)/include/nvml.h
 	@echo "  CC  $(<F)"
 	$(QUIET)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(EMULATOR_WARNINGS) -isystem $(EMULATOR_OUT)/include -o $@.new $< -ldl
 	@mv $@.new $@
+
+.PHONY: symbols
+symbols: $(EMULATOR_OUT)/include/nvml.h ## The emulator's table of symbols written anew: emulator/SYMBOLS.md
+	$(PYTHON) emulator/symbols.py $< $(CC) > emulator/SYMBOLS.md

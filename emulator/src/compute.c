@@ -32,6 +32,7 @@ static nvmlReturn_t ci_profile_asked(const struct view *view, uint32_t constant,
         (info)->sharedOfaCount = (parent)->ofa_engines;                                                               \
     } while (0)
 
+CONSTANT
 nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t gpuInstance, unsigned int profile,
                                                                unsigned int engProfile,
                                                                nvmlComputeInstanceProfileInfo_t *info)
@@ -48,6 +49,7 @@ nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t
 }
 
 /* The caller's version word decides which structure the pointer means; it is never written to. */
+CONSTANT
 nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t gpuInstance, unsigned int profile,
                                                                 unsigned int engProfile,
                                                                 nvmlComputeInstanceProfileInfo_v2_t *info)
@@ -99,6 +101,7 @@ nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInst
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance_t gpuInstance,
                                                                       unsigned int profileId,
                                                                       nvmlComputeInstancePlacement_t *placements,

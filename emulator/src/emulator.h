@@ -16,6 +16,10 @@
 #include "layout.h"
 #include "prototypes.h" /* generated: impl_<symbol>, weak, for every symbol of nvml.h */
 
+/* In front of an impl_<symbol> whose answer the GPU's model or the node's configuration fixes. symbols.py reads it, and a
+ * test holds it true. */
+#define CONSTANT
+
 #define NO_ID 0xffffffffu
 #define PATH_SIZE 1024
 
@@ -143,6 +147,18 @@ bool mig_enabled(const struct view *view);
 /* ---- events.c */
 void event_append(const struct node *node, const struct gpu *gpu, uint64_t type, uint64_t data, uint32_t gi, uint32_t ci);
 void event_sets_drop(void);
+
+/* ---- usage.c */
+struct usage {
+    uint64_t at_us, since_us; /* when it was asked for; since when the levels hold */
+    uint32_t fed;             /* bit k: level[k] was given, else it is 0 */
+    uint32_t level[USAGE_KEYS];
+    uint64_t sum[USAGE_KEYS]; /* of level times microseconds, from the first record on */
+};
+struct usage usage_of(const struct view *view, const struct gpu_instance *gi, uint64_t now); /* gi NULL: the GPU */
+uint64_t used_mib(const struct view *view, const struct gpu_instance *gi); /* at most what there is */
+uint64_t memory_used_mib(const struct view *view);
+void gpm_samples_drop(void);
 
 /* ---- text.c */
 nvmlReturn_t give_text(char *out, uint32_t length, const char *format, ...) __attribute__((format(printf, 3, 4)));

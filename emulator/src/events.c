@@ -93,6 +93,7 @@ nvmlReturn_t impl_nvmlEventSetFree(nvmlEventSet_t set)
     return NVML_SUCCESS;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *eventTypes)
 {
     VIEW(view);

@@ -97,9 +97,26 @@ static void sleep_us(uint64_t us)
         ;
 }
 
-static uint32_t jitter(const struct fault *fault)
+#define LONGEST_TAIL 8 /* means */
+
+/* mean * -ln(u) for a random u in (0, 1], without libm: the leading zeros of u are the whole part of -log2(u), the
+ * bits below them its fraction, within 0.09. */
+static uint64_t exponential(uint64_t mean_us, uint64_t random)
 {
-    return fault->jitter_us == 0 ? 0 : (uint32_t)(mix(now_us() ^ (uint64_t)getpid() << 32) % (fault->jitter_us + 1ull));
+    uint64_t u = random | 1;
+    int zeros = __builtin_clzll(u);
+    uint64_t fraction = zeros < 63 ? (u << (zeros + 1)) >> 44 : 0; /* 20 bits */
+    uint64_t log2 = ((uint64_t)zeros + 1) * (1u << 20) - fraction;
+    uint64_t us = mean_us * (log2 * 693 / 1000) >> 20;
+    return us < mean_us * LONGEST_TAIL ? us : mean_us * LONGEST_TAIL;
+}
+
+static uint64_t jitter(const struct fault *fault)
+{
+    uint64_t random = mix(now_us() ^ (uint64_t)getpid() << 32 ^ fault->id);
+    if (fault->flags & FAULT_TAIL)
+        return exponential(fault->jitter_us, random);
+    return random % (fault->jitter_us + 1ull);
 }
 
 static bool still_ordered(uint64_t id)

@@ -1,6 +1,7 @@
 /* Health getters that clients poll: an emulated GPU has no errors of its own; `fail` and `xid` give it some. */
 #include "emulator.h"
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t errorType,
                                               nvmlEccCounterType_t counterType, unsigned long long *eccCounts)
 {
@@ -14,6 +15,7 @@ nvmlReturn_t impl_nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErr
     return NVML_SUCCESS;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *current, nvmlEnableState_t *pending)
 {
     VIEW(view);
@@ -23,6 +25,7 @@ nvmlReturn_t impl_nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *c
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvmlEnableState_t *isPending)
 {
     VIEW(view);
@@ -32,6 +35,7 @@ nvmlReturn_t impl_nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nv
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corrRows, unsigned int *uncRows,
                                             unsigned int *isPending, unsigned int *failureOccurred)
 {

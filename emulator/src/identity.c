@@ -178,6 +178,7 @@ nvmlReturn_t impl_nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *mi
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length)
 {
     VIEW(view);
@@ -198,6 +199,7 @@ static void fill_pci(const struct view *view, nvmlPciInfo_t *pci)
     snprintf(pci->busId, sizeof pci->busId, "%s", view->gpu->bus_id);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     VIEW(view);
@@ -211,6 +213,7 @@ nvmlReturn_t impl_nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pc
 }
 
 /* The records before version 3 end before `busId`. */
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     nvmlPciInfo_t whole;
@@ -222,11 +225,13 @@ nvmlReturn_t impl_nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pc
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     return impl_nvmlDeviceGetPciInfo_v2(device, pci);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)
 {
     VIEW(view);
@@ -247,6 +252,7 @@ nvmlReturn_t impl_nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t 
     return give_text(pci->busId, sizeof pci->busId, "%s", view.gpu->bus_id);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *type)
 {
     VIEW(view);
@@ -258,6 +264,7 @@ nvmlReturn_t impl_nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *type)
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t *arch)
 {
     VIEW(view);
@@ -269,6 +276,7 @@ nvmlReturn_t impl_nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchi
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
     VIEW(view);
@@ -287,20 +295,23 @@ static unsigned long long memory_bytes(const struct view *view)
     return (view->is_mig ? view->profile->memory_mib : view->model->memory_mib) << 20;
 }
 
-/* The slice of a MIG device, not the GPU. Nothing ever allocates on an emulated GPU. */
+/* The slice of a MIG device, not the GPU. Nothing ever allocates on an emulated GPU: what is used was fed. */
 nvmlReturn_t impl_nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result == NVML_SUCCESS && memory == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;
-    if (result == NVML_SUCCESS)
-        *memory = (nvmlMemory_t){ .total = memory_bytes(&view), .free = memory_bytes(&view), .used = 0 };
-    return result;
+    if (result != NVML_SUCCESS)
+        return result;
+    unsigned long long used = memory_used_mib(&view) << 20;
+    *memory = (nvmlMemory_t){ .total = memory_bytes(&view), .free = memory_bytes(&view) - used, .used = used };
+    return NVML_SUCCESS;
 }
 
 nvmlReturn_t impl_nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
+    nvmlMemory_t plain;
     VIEW(view);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
@@ -309,11 +320,17 @@ nvmlReturn_t impl_nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_
         return NVML_ERROR_INVALID_ARGUMENT;
     if (memory->version != nvmlMemory_v2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    memory->total = memory->free = memory_bytes(&view);
-    memory->reserved = memory->used = 0;
+    result = impl_nvmlDeviceGetMemoryInfo(device, &plain);
+    if (result != NVML_SUCCESS)
+        return result;
+    memory->total = plain.total;
+    memory->free = plain.free;
+    memory->used = plain.used;
+    memory->reserved = 0;
     return NVML_SUCCESS;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVirtualizationMode_t *pVirtualMode)
 {
     VIEW(view);
@@ -325,6 +342,7 @@ nvmlReturn_t impl_nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVi
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *node)
 {
     VIEW(view);

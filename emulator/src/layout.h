@@ -5,6 +5,7 @@
  *                    renames it over node, so whoever has mapped the old file keeps a whole, consistent picture.
  * DIR/state/faults   an array of `struct fault`; counters inside are updated in place under a flock on this file.
  * DIR/state/events   an array of `struct event`, only ever appended to.
+ * DIR/state/usage    an array of `struct usage_record`, ordered by time; replaced whole. No file: nothing is used.
  *
  * src/dynamig/testing/emulator/layout.py declares the same structures for the control side; a test compares sizes
  * and offsets. The limits below are room in a file; no rule depends on them.
@@ -150,7 +151,10 @@ struct node {
 };
 
 enum fault_kind { FAULT_FAIL = 1, FAULT_DELAY = 2, FAULT_HANG = 3 };
-enum { FAULT_AFTER = 1u }; /* the call does its work and then reports the code */
+enum {
+    FAULT_AFTER = 1u, /* the call does its work and then reports the code */
+    FAULT_TAIL = 2u,  /* jitter_us is the mean of an exponential tail, not the width of an even share */
+};
 
 struct fault {
     uint64_t id;
@@ -174,6 +178,30 @@ struct event {
     uint32_t gi_id; /* 0xffffffff: the whole GPU */
     uint32_t ci_id;
     uint32_t reserved;
+};
+
+/* MiB, percent, degrees Celsius, milliwatts. */
+enum usage_key {
+    USAGE_USED,
+    USAGE_GPU,
+    USAGE_MEMORY,
+    USAGE_ENCODER,
+    USAGE_DECODER,
+    USAGE_SM,
+    USAGE_OCCUPANCY,
+    USAGE_TENSOR,
+    USAGE_DRAM,
+    USAGE_CELSIUS,
+    USAGE_MILLIWATT,
+    USAGE_KEYS
+};
+
+struct usage_record {
+    uint64_t at_us; /* since the epoch */
+    uint32_t gpu;
+    uint32_t start; /* memory slice at which the GPU instance starts; 0xffffffff: the whole GPU */
+    uint32_t set;   /* bit k: level[k] is given, else it stays what it was */
+    uint32_t level[USAGE_KEYS];
 };
 
 #endif

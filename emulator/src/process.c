@@ -154,6 +154,7 @@ nvmlReturn_t impl_nvmlShutdown(void)
     } while (!atomic_compare_exchange_weak(&inits, &count, count - 1));
     if (count == 1) {
         event_sets_drop();
+        gpm_samples_drop();
         hold_nothing();
     }
     return NVML_SUCCESS;

@@ -110,9 +110,15 @@ struct process_list {
 static void add_process(struct process_list *list, unsigned pid, uint32_t gi, uint32_t ci)
 {
     if (list->out != NULL && list->count < list->room)
-        list->out[list->count] = (nvmlProcessInfo_v2_t){
-            .pid = pid, .usedGpuMemory = 0, .gpuInstanceId = gi, .computeInstanceId = ci };
+        list->out[list->count] = (nvmlProcessInfo_v2_t){ .pid = pid, .gpuInstanceId = gi, .computeInstanceId = ci };
     list->count++;
+}
+
+/* The memory in use is shared evenly by those that were added from `first` on. */
+static void share_memory(struct process_list *list, uint32_t first, uint64_t used_mib)
+{
+    for (uint32_t i = first; list->out != NULL && i < list->count && i < list->room; i++)
+        list->out[i].usedGpuMemory = (unsigned long long)(used_mib << 20) / (list->count - first);
 }
 
 static void add_holders(struct process_list *list, unsigned long inode, uint32_t gi, uint32_t ci)
@@ -147,19 +153,25 @@ static bool inode_of(const struct view *view, uint32_t gi, unsigned long *inode)
     return found;
 }
 
-static void collect(const struct view *view, struct process_list *list)
+static void collect_one(const struct view *view, const struct gpu_instance *gi, uint32_t ci, struct process_list *list)
 {
     unsigned long inode;
+    uint32_t first = list->count, id = gi ? gi->id : NO_ID;
+    if (!inode_of(view, id, &inode))
+        return;
+    add_holders(list, inode, id, ci);
+    share_memory(list, first, used_mib(view, gi));
+}
+
+static void collect(const struct view *view, struct process_list *list)
+{
     if (view->is_mig) {
-        if (inode_of(view, view->ci->gi_id, &inode))
-            add_holders(list, inode, view->ci->gi_id, view->ci->id);
+        collect_one(view, view->gi, view->ci->id, list);
         return;
     }
-    if (inode_of(view, NO_ID, &inode))
-        add_holders(list, inode, NO_ID, NO_ID);
+    collect_one(view, NULL, NO_ID, list);
     for (uint32_t i = 0; i < view->gpu->gi_count; i++)
-        if (inode_of(view, view->gpu->gis[i].id, &inode))
-            add_holders(list, inode, view->gpu->gis[i].id, NO_ID);
+        collect_one(view, &view->gpu->gis[i], NO_ID, list);
 }
 
 /* Too small a buffer: INSUFFICIENT_SIZE and the count that is needed, never 0 with it (go-nvml would loop on it). */
@@ -217,6 +229,7 @@ static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count)
     return NVML_SUCCESS;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
                                                            nvmlProcessInfo_t *infos)
 {
@@ -224,6 +237,7 @@ nvmlReturn_t impl_nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, 
     return no_processes(device, infoCount);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *infoCount,
                                                            nvmlProcessInfo_v2_t *infos)
 {
@@ -231,6 +245,7 @@ nvmlReturn_t impl_nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, 
     return no_processes(device, infoCount);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *infoCount,
                                                         nvmlProcessInfo_v1_t *infos)
 {
@@ -238,6 +253,7 @@ nvmlReturn_t impl_nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, uns
     return no_processes(device, infoCount);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
                                                              nvmlProcessInfo_t *infos)
 {
@@ -245,6 +261,7 @@ nvmlReturn_t impl_nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device
     return no_processes(device, infoCount);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *infoCount,
                                                              nvmlProcessInfo_v2_t *infos)
 {
@@ -252,9 +269,47 @@ nvmlReturn_t impl_nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device
     return no_processes(device, infoCount);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *infoCount,
                                                           nvmlProcessInfo_v1_t *infos)
 {
     (void)infos;
     return no_processes(device, infoCount);
+}
+
+/* ---- nvmlDeviceGetProcessUtilization: with MIG off, whoever holds the GPU has done what was fed for it */
+
+static void fill_utilization(nvmlProcessUtilizationSample_t *out, const nvmlProcessInfo_v2_t *process, uint32_t count,
+                             const struct usage *usage)
+{
+    *out = (nvmlProcessUtilizationSample_t){ .pid = process->pid,
+                                             .timeStamp = usage->since_us,
+                                             .smUtil = usage->level[USAGE_GPU] / count,
+                                             .memUtil = usage->level[USAGE_MEMORY] / count,
+                                             .encUtil = usage->level[USAGE_ENCODER] / count,
+                                             .decUtil = usage->level[USAGE_DECODER] / count };
+}
+
+nvmlReturn_t impl_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
+                                                  unsigned int *processSamplesCount,
+                                                  unsigned long long lastSeenTimeStamp)
+{
+    VIEW(view);
+    nvmlProcessInfo_v2_t holders[256];
+    struct process_list list = { .out = holders, .room = sizeof holders / sizeof holders[0] };
+    nvmlReturn_t result = view_physical(&view, device, processSamplesCount);
+    if (result == NVML_SUCCESS && mig_enabled(&view))
+        result = NVML_ERROR_NOT_SUPPORTED;
+    if (result != NVML_SUCCESS)
+        return result;
+    struct usage usage = usage_of(&view, NULL, now_us());
+    if (usage.fed != 0 && usage.since_us > lastSeenTimeStamp)
+        collect(&view, &list);
+    uint32_t room = utilization ? *processSamplesCount : 0, count = list.count < list.room ? list.count : list.room;
+    *processSamplesCount = count;
+    if (count > room)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (uint32_t i = 0; i < count; i++)
+        fill_utilization(&utilization[i], &holders[i], count, &usage);
+    return NVML_SUCCESS;
 }

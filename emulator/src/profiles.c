@@ -50,6 +50,7 @@ static nvmlReturn_t profile_asked(struct view *view, nvmlDevice_t device, uint32
     return *profile != NULL ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int profile,
                                                       nvmlGpuInstanceProfileInfo_t *info)
 {
@@ -63,6 +64,7 @@ nvmlReturn_t impl_nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsig
     return NVML_SUCCESS;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned int profile,
                                                        nvmlGpuInstanceProfileInfo_v2_t *info)
 {
@@ -84,6 +86,7 @@ static nvmlReturn_t profile_id_asked(struct view *view, nvmlDevice_t device, uin
     return *profile != NULL ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsigned int profileId,
                                                            nvmlGpuInstanceProfileInfo_v2_t *info)
 {
@@ -94,6 +97,7 @@ nvmlReturn_t impl_nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, 
 }
 
 /* `count` is output only: a caller may leave anything in it. */
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned int profileId,
                                                                 nvmlGpuInstancePlacement_t *placements,
                                                                 unsigned int *count)
@@ -117,6 +121,7 @@ nvmlReturn_t impl_nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t dev
     return NVML_SUCCESS;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetGpuInstancePossiblePlacements(nvmlDevice_t device, unsigned int profileId,
                                                              nvmlGpuInstancePlacement_t *placements,
                                                              unsigned int *count)

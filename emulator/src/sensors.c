@@ -1,7 +1,7 @@
-/* What monitors and Slurm read: an idle GPU, always.
+/* What monitors and Slurm read: an idle GPU, or what was fed (usage.c).
  *
- * The figures are round numbers in the range of an idle data centre GPU; they belong to no model and measure nothing.
- * With MIG on, utilisation of the whole GPU is not supported, as on hardware.
+ * The figures of the idle GPU are round numbers in the range of a data centre GPU; they belong to no model and measure
+ * nothing. With MIG on, utilisation of the whole GPU is not supported, as on hardware.
  */
 #include "emulator.h"
 
@@ -28,11 +28,22 @@ static nvmlReturn_t give_number(nvmlDevice_t device, unsigned int *out, unsigned
     return result;
 }
 
+/* What was fed for the whole GPU, else the idle figure. */
+static unsigned int fed_or(const struct view *view, enum usage_key key, unsigned int idle)
+{
+    struct usage usage = usage_of(view, NULL, now_us());
+    return usage.fed & 1u << key ? usage.level[key] : idle;
+}
+
 nvmlReturn_t impl_nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensorType, unsigned int *temp)
 {
+    VIEW(view);
     if (sensorType >= NVML_TEMPERATURE_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
-    return give_number(device, temp, IDLE_CELSIUS);
+    nvmlReturn_t result = view_physical(&view, device, temp);
+    if (result == NVML_SUCCESS)
+        *temp = fed_or(&view, USAGE_CELSIUS, IDLE_CELSIUS);
+    return result;
 }
 
 nvmlReturn_t impl_nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *temperature)
@@ -45,25 +56,32 @@ nvmlReturn_t impl_nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (temperature->sensorType >= NVML_TEMPERATURE_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
-    temperature->temperature = IDLE_CELSIUS;
+    temperature->temperature = (int)fed_or(&view, USAGE_CELSIUS, IDLE_CELSIUS);
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t impl_nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *power)
 {
-    return give_number(device, power, IDLE_MILLIWATT);
+    VIEW(view);
+    nvmlReturn_t result = view_physical(&view, device, power);
+    if (result == NVML_SUCCESS)
+        *power = fed_or(&view, USAGE_MILLIWATT, IDLE_MILLIWATT);
+    return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *limit)
 {
     return give_number(device, limit, LIMIT_MILLIWATT);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *limit)
 {
     return give_number(device, limit, LIMIT_MILLIWATT);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *energy)
 {
     VIEW(view);
@@ -73,6 +91,7 @@ nvmlReturn_t impl_nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsig
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetPerformanceState(nvmlDevice_t device, nvmlPstates_t *pState)
 {
     VIEW(view);
@@ -89,11 +108,13 @@ static nvmlReturn_t give_clock(nvmlDevice_t device, nvmlClockType_t type, unsign
     return give_number(device, clock, type == NVML_CLOCK_MEM ? MEMORY_MHZ : graphics);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *clock)
 {
     return give_clock(device, type, clock, GRAPHICS_MHZ);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *clock)
 {
     return give_clock(device, type, clock, MOST_GRAPHICS_MHZ);
@@ -115,12 +136,14 @@ static nvmlReturn_t give_clocks(nvmlDevice_t device, unsigned int *count, unsign
     return NVML_SUCCESS;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned int *count, unsigned int *clocksMHz)
 {
     static const unsigned int clocks[] = { MEMORY_MHZ };
     return give_clocks(device, count, clocksMHz, clocks, 1);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned int memoryClockMHz,
                                                        unsigned int *count, unsigned int *clocksMHz)
 {
@@ -138,23 +161,27 @@ static nvmlReturn_t lock_clocks(nvmlDevice_t device)
     return result == NVML_SUCCESS && !may_configure() ? NVML_ERROR_NO_PERMISSION : result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceSetMemoryLockedClocks(nvmlDevice_t device, unsigned int minMemClockMHz,
                                                   unsigned int maxMemClockMHz)
 {
     return minMemClockMHz > maxMemClockMHz ? NVML_ERROR_INVALID_ARGUMENT : lock_clocks(device);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceSetGpuLockedClocks(nvmlDevice_t device, unsigned int minGpuClockMHz,
                                                unsigned int maxGpuClockMHz)
 {
     return minGpuClockMHz > maxGpuClockMHz ? NVML_ERROR_INVALID_ARGUMENT : lock_clocks(device);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceResetMemoryLockedClocks(nvmlDevice_t device)
 {
     return lock_clocks(device);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceResetGpuLockedClocks(nvmlDevice_t device)
 {
     return lock_clocks(device);
@@ -171,16 +198,18 @@ nvmlReturn_t impl_nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtiliza
     VIEW(view);
     nvmlReturn_t result = view_utilization(&view, device, utilization);
     if (result == NVML_SUCCESS)
-        *utilization = (nvmlUtilization_t){ .gpu = 0, .memory = 0 };
+        *utilization = (nvmlUtilization_t){ .gpu = fed_or(&view, USAGE_GPU, 0),
+                                            .memory = fed_or(&view, USAGE_MEMORY, 0) };
     return result;
 }
 
-static nvmlReturn_t give_engine(nvmlDevice_t device, unsigned int *utilization, unsigned int *period)
+static nvmlReturn_t give_engine(nvmlDevice_t device, unsigned int *utilization, unsigned int *period,
+                                enum usage_key key)
 {
     VIEW(view);
     nvmlReturn_t result = view_utilization(&view, device, utilization && period ? utilization : NULL);
     if (result == NVML_SUCCESS) {
-        *utilization = 0;
+        *utilization = fed_or(&view, key, 0);
         *period = 167000;
     }
     return result;
@@ -189,30 +218,17 @@ static nvmlReturn_t give_engine(nvmlDevice_t device, unsigned int *utilization, 
 nvmlReturn_t impl_nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *utilization,
                                                   unsigned int *samplingPeriodUs)
 {
-    return give_engine(device, utilization, samplingPeriodUs);
+    return give_engine(device, utilization, samplingPeriodUs, USAGE_ENCODER);
 }
 
 nvmlReturn_t impl_nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *utilization,
                                                   unsigned int *samplingPeriodUs)
 {
-    return give_engine(device, utilization, samplingPeriodUs);
-}
-
-/* No samples: success and a count of 0. */
-nvmlReturn_t impl_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
-                                                  unsigned int *processSamplesCount,
-                                                  unsigned long long lastSeenTimeStamp)
-{
-    VIEW(view);
-    (void)utilization;
-    (void)lastSeenTimeStamp;
-    nvmlReturn_t result = view_utilization(&view, device, processSamplesCount);
-    if (result == NVML_SUCCESS)
-        *processSamplesCount = 0;
-    return result;
+    return give_engine(device, utilization, samplingPeriodUs, USAGE_DECODER);
 }
 
 /* A MIG device answers too: nvitop 1.7.2 ends with a KeyError if it does not. */
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1Memory)
 {
     VIEW(view);
@@ -226,6 +242,7 @@ nvmlReturn_t impl_nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memor
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int *value)
 {
     if (counter >= NVML_PCIE_UTIL_COUNT)
@@ -234,6 +251,7 @@ nvmlReturn_t impl_nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilC
 }
 
 /* The call succeeds; no field is known, and each says so. */
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
 {
     VIEW(view);
@@ -244,19 +262,5 @@ nvmlReturn_t impl_nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount,
         return NVML_ERROR_INVALID_ARGUMENT;
     for (int i = 0; i < valuesCount; i++)
         values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t impl_nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *gpmSupport)
-{
-    VIEW(view);
-    nvmlReturn_t result = view_device(&view, device);
-    if (result != NVML_SUCCESS)
-        return result;
-    if (gpmSupport == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (gpmSupport->version != NVML_GPM_SUPPORT_VERSION)
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    gpmSupport->isSupportedDevice = 0;
     return NVML_SUCCESS;
 }

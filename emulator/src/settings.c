@@ -30,6 +30,7 @@ nvmlReturn_t impl_nvmlDeviceSetPersistenceMode(nvmlDevice_t device, nvmlEnableSt
 }
 
 /* All CPUs of the machine. Never an empty mask: Slurm's gpu/nvml ends slurmd on one. */
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int cpuSetSize, unsigned long *cpuSet)
 {
     VIEW(view);
@@ -45,6 +46,7 @@ nvmlReturn_t impl_nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int cpu
     return NVML_SUCCESS;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned int cpuSetSize,
                                                       unsigned long *cpuSet, nvmlAffinityScope_t scope)
 {
@@ -54,6 +56,7 @@ nvmlReturn_t impl_nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsig
 }
 
 /* Every GPU has a root complex of its own in DIR/sys, on one NUMA node. */
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2,
                                                       nvmlGpuTopologyLevel_t *pathInfo)
 {
@@ -69,6 +72,7 @@ nvmlReturn_t impl_nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvml
     return NVML_SUCCESS;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mode)
 {
     VIEW(view);
@@ -87,16 +91,19 @@ static nvmlReturn_t disabled(nvmlDevice_t device, nvmlEnableState_t *out)
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetDisplayActive(nvmlDevice_t device, nvmlEnableState_t *isActive)
 {
     return disabled(device, isActive);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetDisplayMode(nvmlDevice_t device, nvmlEnableState_t *display)
 {
     return disabled(device, display);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length)
 {
     VIEW(view);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+CONSTANT
 nvmlReturn_t impl_nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
     VIEW(view);
@@ -14,6 +15,7 @@ nvmlReturn_t impl_nvmlSystemGetDriverVersion(char *version, unsigned int length)
 }
 
 /* Clients look at the first number at most; what follows the last says what this is. */
+CONSTANT
 nvmlReturn_t impl_nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 {
     VIEW(view);
@@ -23,6 +25,7 @@ nvmlReturn_t impl_nvmlSystemGetNVMLVersion(char *version, unsigned int length)
     return give_text(version, length, "%d.%s-emulator", NVML_API_VERSION, view.node->driver_version);
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlSystemGetCudaDriverVersion_v2(int *cudaDriverVersion)
 {
     VIEW(view);
@@ -34,6 +37,7 @@ nvmlReturn_t impl_nvmlSystemGetCudaDriverVersion_v2(int *cudaDriverVersion)
     return result;
 }
 
+CONSTANT
 nvmlReturn_t impl_nvmlSystemGetCudaDriverVersion(int *cudaDriverVersion)
 {
     return impl_nvmlSystemGetCudaDriverVersion_v2(cudaDriverVersion);
@@ -55,6 +59,7 @@ nvmlReturn_t impl_nvmlSystemGetProcessName(unsigned int pid, char *name, unsigne
 }
 
 /* Works before the first init and after a failed one. */
+CONSTANT
 const char *nvmlErrorString(nvmlReturn_t result)
 {
     switch (result) {

@@ -211,6 +211,30 @@ def delay(
 
 
 @app.command(cls=NodeCommand)
+def latency(
+    directory: Dir,
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="hopper: as published for H100-class GPUs.")],
+    json: Json = False,
+) -> None:
+    """Calls take as long as on hardware, until `clear-faults`."""
+    Emulator(directory).latencies(preset)
+    _done(f"calls take as long as on {preset}", {"preset": preset}, json)
+
+
+@app.command(cls=NodeCommand)
+def feed(
+    directory: Dir,
+    file: Annotated[
+        typer.FileText, typer.Argument(metavar="FILE", help="Lines such as `0 gpu0@4 used=9000 gpu=80`; - is stdin.")
+    ],
+    json: Json = False,
+) -> None:
+    """Memory, utilisation, temperature and power are what FILE says, from now on; an empty FILE: idle."""
+    records = Emulator(directory).feed(file)
+    _done(f"{records} records of usage" if records else "nothing is used", {"records": records}, json)
+
+
+@app.command(cls=NodeCommand)
 def hang(
     directory: Dir,
     call: Call,

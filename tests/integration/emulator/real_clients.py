@@ -18,6 +18,7 @@ from lab import debian
 from lab.cache import cache_root, cached, digest
 from lab.execute import Cancel
 from lab.progress import Task
+from lab.versions import DEBIAN_SUITE
 
 MONITORS = ("nvitop==1.7.2", "gpustat==1.1.1", "nvidia-ml-py==13.615.71")
 
@@ -25,7 +26,7 @@ TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit/cmd"
 TOOLKIT_VERSION = "v1.20.2"
 
 SLURM_PLUGIN = "slurm-wlm-nvml-plugin"
-SLURM_PLUGIN_SUITES = ("sid", debian.DEBIAN_SUITE)
+SLURM_PLUGIN_SUITES = ("sid", DEBIAN_SUITE)
 """In contrib. Debian's testing does not always have what its unstable has; the version decides, not the suite."""
 
 PROBE = Path(__file__).with_name("nvlib_probe")

@@ -9,7 +9,8 @@ import pynvml
 import pytest
 
 from dynamig.errors import Refused
-from dynamig.testing.emulator import Emulator, NvmlReturn
+from dynamig.testing.emulator import Emulator, NvmlReturn, layout
+from dynamig.testing.emulator.faults import order_fault
 from tests.integration.emulator.clients import IN_USE, NO_ROOM, Nvml, code_of, environment, open_nvml, run_python
 from tests.integration.emulator.conftest import Make
 
@@ -144,3 +145,41 @@ def test_orders_that_make_no_sense_are_refused(make: Make) -> None:
         emulator.fail("nvmlInit_v2", NvmlReturn.UNKNOWN)
     with pytest.raises(Refused, match="TOO_MANY_FAULTS"):
         emulator.fail("nvmlInit_v2", NvmlReturn.UNKNOWN)
+
+
+def test_a_preset_makes_calls_take_as_long_as_published(nvml: Client) -> None:
+    emulator, client = nvml
+    emulator.latencies("hopper")
+    begun = time.monotonic()
+    client.create(9, 4, 4)
+    taken = time.monotonic() - begun
+    assert taken >= 0.5
+    emulator.clear_faults()
+    begun = time.monotonic()
+    client.create(9, 0, 4)
+    assert time.monotonic() - begun < taken
+    with pytest.raises(Refused, match="UNKNOWN_PRESET"):
+        emulator.latencies("volta")
+
+
+def test_a_tail_is_short_as_a_rule_and_long_now_and_then(make: Make) -> None:
+    """Exponential: about 63 % below the mean, and never beyond eight of it; measured by the library itself."""
+    emulator = make()
+    mean_us = 1000
+    tail = layout.Fault(
+        call=b"nvmlDeviceGetMigMode",
+        kind=layout.FAULT_DELAY,
+        gpu=-1,
+        nth=1,
+        jitter_us=mean_us,
+        flags=layout.FAULT_TAIL,
+    )
+    order_fault(emulator.directory, tail)
+    with open_nvml(emulator) as nvml:
+        for _ in range(400):
+            pynvml.nvmlDeviceGetMigMode(nvml.gpu())
+    taken = sorted(call.us for call in emulator.trace() if call.call == "nvmlDeviceGetMigMode")
+    below = sum(us < mean_us for us in taken) / len(taken)
+    assert 0.3 < below < 0.75  # a busy machine only ever adds
+    assert taken[len(taken) // 2] > 400
+    assert taken[-1] > 2 * mean_us

@@ -86,8 +86,8 @@ def test_every_mig_device_is_a_gres_with_its_uuid_and_its_files(
 ) -> None:
     emulator = make("h100-80gb-sxm5:2")
     with open_nvml(emulator) as nvml:
-        for gpu, profile, start, size in ((0, 19, 0, 1), (0, 9, 4, 4), (1, 9, 0, 4)):
-            nvml.fill(nvml.create(profile, start, size, gpu))
+        for number, profile, start, size in ((0, 19, 0, 1), (0, 9, 4, 4), (1, 9, 0, 4)):
+            nvml.fill(nvml.create(profile, start, size, number))
     seen = slurmd(emulator, root, plugin, tmp_path, f"gpu:{TYPE}_1g.10gb:1,gpu:{TYPE}_3g.40gb:2")
     expected: dict[str, tuple[str, str]] = {}
     for gpu in emulator.show().gpus:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dynamig.errors import Conflict, Refused, Unavailable
-from dynamig.testing.emulator import faults, layout, making, tree
+from dynamig.testing.emulator import faults, latency, layout, making, tree, usage
 from dynamig.testing.emulator.faults import NvmlReturn, TracedCall
 from dynamig.testing.emulator.geometry import load_geometry
 from dynamig.testing.emulator.library import foreign_instance, known_call, switch_mig
@@ -204,6 +204,16 @@ class Emulator:
         us, spread = round(seconds * 1e6), round(jitter * 1e6)
         self._order(call, layout.FAULT_DELAY, nth=nth, count=count, gpu=gpu, delay_us=us, jitter_us=spread)
 
+    def latencies(self, preset: str) -> None:
+        """Calls take as long as on hardware, as far as that was published; see `latency.py`. `clear_faults` ends it.
+
+        Raises Refused UNKNOWN_PRESET.
+        """
+        for one in latency.preset(preset):
+            us, tail = round(one.least * 1e6), round(one.tail * 1e6)
+            fields = {"delay_us": us, "jitter_us": tail, "flags": layout.FAULT_TAIL, "count": 0}
+            self._order(one.call, layout.FAULT_DELAY, nth=1, **fields)
+
     def hang(self, call: str, *, nth: int = 1, count: int = 1, gpu: int | None = None) -> None:
         """`call` does not come back until the faults are cleared."""
         self._order(call, layout.FAULT_HANG, nth=nth, count=count, gpu=gpu)
@@ -295,6 +305,16 @@ class Emulator:
             os.write(descriptor, bytes(event))
         finally:
             os.close(descriptor)
+
+    def feed(self, lines: Iterable[str]) -> int:
+        """Devices use what the text says, from now on; what was fed before is forgotten. Returns how many records.
+
+        The form is in `usage.py`. Memory, utilisation, temperature and power of every client's answers follow it.
+        Raises Refused BAD_USAGE with the line.
+        """
+        records = usage.parse_usage(lines, read_node(self.directory).head.gpu_count)
+        usage.feed(self.directory, records)
+        return len(records)
 
     def lose(self, gpu: int, *, lost: bool = True) -> None:
         """The GPU fell off the bus: every call that names it answers GPU_IS_LOST. `lost=False` brings it back."""

@@ -24,7 +24,7 @@ GI_FOREIGN = 1
 NODE_RENUMBERS = 1
 NODE_CHARACTER_NODES = 2
 FAULT_FAIL, FAULT_DELAY, FAULT_HANG = 1, 2, 3
-FAULT_AFTER = 1
+FAULT_AFTER, FAULT_TAIL = 1, 2
 NO_ID = 0xFFFFFFFF
 
 
@@ -194,9 +194,38 @@ class Event(ctypes.Structure):
     )
 
 
+USAGE_KEYS = (
+    *("used", "gpu", "memory", "encoder", "decoder"),
+    *("sm", "occupancy", "tensor", "dram", "celsius", "milliwatt"),
+)
+"""Names of the levels in a usage record, in the order of `enum usage_key`."""
+
+
+class UsageRecord(ctypes.Structure):
+    _fields_ = (
+        ("at_us", c_uint64),
+        ("gpu", c_uint32),
+        ("start", c_uint32),
+        ("set", c_uint32),
+        ("level", c_uint32 * len(USAGE_KEYS)),
+    )
+
+
 def described() -> tuple[int, ...]:
     """The numbers of `dynamig_emulator_layout` in emulator/src/control.c, in its order."""
-    sizes = (CiProfile, GiProfile, Model, ModelsHead, GpuInstance, ComputeInstance, Gpu, NodeHead, Fault, Event)
+    sizes = (
+        CiProfile,
+        GiProfile,
+        Model,
+        ModelsHead,
+        GpuInstance,
+        ComputeInstance,
+        Gpu,
+        NodeHead,
+        Fault,
+        Event,
+        UsageRecord,
+    )
     return (
         LAYOUT_VERSION,
         *(ctypes.sizeof(kind) for kind in sizes),
@@ -213,4 +242,5 @@ def described() -> tuple[int, ...]:
         ctypes.sizeof(NodeHead),
         Fault.seen.offset,
         Event.gpu.offset,
+        UsageRecord.level.offset,
     )

@@ -1,0 +1,81 @@
+"""What devices of an emulated node use, as a text that people and scripts write.
+
+One record a line, `#` begins a comment:
+
+    SECONDS DEVICE KEY=LEVEL ...
+    0       gpu0@4 used=9000 gpu=80 sm=75
+    60      gpu0@4 gpu=0 sm=0
+
+DEVICE is a GPU (`gpu0`) or the GPU instance that starts at a memory slice of it (`gpu0@4`), by place and not by id, so
+that a text can be written before the instance exists. SECONDS count from when the text is fed; a level holds until the
+device's next record names it again. Keys: `used` in MiB; `gpu`, `memory`, `encoder`, `decoder`, `sm`, `occupancy`,
+`tensor`, `dram` in percent; `celsius`; `milliwatt`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from dynamig.errors import Refused
+from dynamig.testing.emulator import layout
+from dynamig.testing.emulator.node import locked, replace
+
+_LINE = re.compile(r"(?P<at>\d+(\.\d+)?)\s+gpu(?P<gpu>\d+)(@(?P<start>\d+))?(?P<levels>(\s+\w+=\d+)+)")
+_ABSOLUTE = ("used", "celsius", "milliwatt")
+"""Keys that are not shares of 100."""
+
+_LARGEST = 2**32 - 1
+
+
+def parse_usage(lines: Iterable[str], gpus: int) -> list[layout.UsageRecord]:
+    """Records with `at_us` from the beginning of the text, ordered by time.
+
+    Raises: Refused BAD_USAGE, with the line's number, for what is not in the form above or names no GPU below `gpus`.
+    """
+    records = [record for number, line in enumerate(lines, 1) for record in _records(line, number, gpus)]
+    return sorted(records, key=lambda record: record.at_us)
+
+
+def feed(directory: Path, records: Iterable[layout.UsageRecord]) -> None:
+    """From now on the node's devices use what the records say; nothing that was fed before counts any more."""
+    now = time.time_ns() // 1000
+    content = bytearray()
+    for record in records:
+        fed = layout.UsageRecord.from_buffer_copy(record)
+        fed.at_us += now
+        content += bytes(fed)
+    with locked(directory / "state" / "lock"):
+        replace(directory / "state" / "usage", bytes(content))
+
+
+def _records(line: str, number: int, gpus: int) -> Iterator[layout.UsageRecord]:
+    text = line.split("#")[0].strip()
+    if not text:
+        return
+    if not (match := _LINE.fullmatch(text)):
+        raise _bad(number, f"{text!r} is not SECONDS DEVICE KEY=LEVEL ...", "such as: 0 gpu0@4 used=9000 gpu=80")
+    if int(match["gpu"]) >= gpus:
+        raise _bad(number, f"there is no gpu{match['gpu']}", f"gpu0 to gpu{gpus - 1}")
+    start = layout.NO_ID if match["start"] is None else int(match["start"])
+    record = layout.UsageRecord(at_us=round(float(match["at"]) * 1e6), gpu=int(match["gpu"]), start=start)
+    for pair in match["levels"].split():
+        key, level = pair.split("=")
+        _set_level(record, key, int(level), number)
+    yield record
+
+
+def _set_level(record: layout.UsageRecord, key: str, level: int, number: int) -> None:
+    if key not in layout.USAGE_KEYS:
+        raise _bad(number, f"no key {key!r}", "one of " + ", ".join(layout.USAGE_KEYS))
+    if level > (_LARGEST if key in _ABSOLUTE else 100):
+        raise _bad(number, f"{key}={level} is too much", "percent go up to 100")
+    index = layout.USAGE_KEYS.index(key)
+    record.level[index] = level
+    record.set |= 1 << index
+
+
+def _bad(number: int, what: str, next_step: str) -> Refused:
+    return Refused("BAD_USAGE", f"line {number}: {what}", next_step)

@@ -1,0 +1,190 @@
+"""Memory, utilisation, sensors and process figures follow what was fed; without a feed everything is idle."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+import pynvml
+import pytest
+
+from dynamig.errors import Refused
+from dynamig.testing.emulator import Emulator
+from tests.integration.emulator.clients import INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Nvml, code_of, open_nvml
+from tests.integration.emulator.conftest import Make
+
+Client = tuple[Emulator, Nvml]
+MIB = 2**20
+NO_DATA = 21
+
+
+def test_a_mig_device_uses_what_was_fed_for_its_place(nvml: Client) -> None:
+    emulator, client = nvml
+    for profile, start, size in ((9, 4, 4), (19, 0, 1)):
+        client.fill(client.create(profile, start, size))
+    emulator.feed(["0 gpu0@4 used=9000", "0 gpu0@0 used=99999  # more than 1g.10gb has"])
+    by_size = {m.total // MIB: m for m in map(pynvml.nvmlDeviceGetMemoryInfo, client.mig_devices())}
+    assert (by_size[40448].used, by_size[40448].free) == (9000 * MIB, (40448 - 9000) * MIB)
+    assert by_size[9984].used == by_size[9984].total
+    gpu = pynvml.nvmlDeviceGetMemoryInfo(client.gpu(), version=pynvml.nvmlMemory_v2)
+    assert gpu.used == (9000 + 9984) * MIB
+    assert gpu.used + gpu.free == gpu.total
+    emulator.feed([])
+    assert pynvml.nvmlDeviceGetMemoryInfo(client.gpu()).used == 0
+
+
+def test_a_whole_gpu_has_utilisation_and_sensors_with_mig_off(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2", mig=False)
+    emulator.feed(["0 gpu1 used=512 gpu=70 memory=20 encoder=3 decoder=4 celsius=66 milliwatt=512000"])
+    with open_nvml(emulator) as nvml:
+        idle, busy = nvml.gpu(0), nvml.gpu(1)
+        rates = pynvml.nvmlDeviceGetUtilizationRates(busy)
+        assert (rates.gpu, rates.memory) == (70, 20)
+        assert pynvml.nvmlDeviceGetEncoderUtilization(busy)[0] == 3
+        assert pynvml.nvmlDeviceGetDecoderUtilization(busy)[0] == 4
+        assert pynvml.nvmlDeviceGetTemperature(busy, 0) == pynvml.nvmlDeviceGetTemperatureV(busy, 0) == 66
+        assert pynvml.nvmlDeviceGetPowerUsage(busy) == 512000
+        assert pynvml.nvmlDeviceGetMemoryInfo(busy).used == 512 * MIB
+        assert pynvml.nvmlDeviceGetUtilizationRates(idle).gpu == 0
+        assert pynvml.nvmlDeviceGetTemperature(idle, 0) == 30
+
+
+def test_levels_change_when_their_time_has_come(make: Make) -> None:
+    emulator = make(mig=False)
+    emulator.feed(["0 gpu0 gpu=10 memory=5", "0.3 gpu0 gpu=90", "3600 gpu0 gpu=0"])
+    with open_nvml(emulator) as nvml:
+        assert pynvml.nvmlDeviceGetUtilizationRates(nvml.gpu()).gpu == 10
+        deadline = time.monotonic() + 20
+        while pynvml.nvmlDeviceGetUtilizationRates(nvml.gpu()).gpu == 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        rates = pynvml.nvmlDeviceGetUtilizationRates(nvml.gpu())
+        assert (rates.gpu, rates.memory) == (90, 5)
+
+
+def test_samples_are_the_records_that_have_come_into_force(make: Make) -> None:
+    emulator = make(mig=False)
+    with open_nvml(emulator) as nvml:
+        gpu = nvml.gpu()
+        assert code_of(pynvml.nvmlDeviceGetSamples, gpu, 1, 0) == NOT_FOUND
+        emulator.feed(["0 gpu0 gpu=10", "0.001 gpu0 gpu=20", "0.002 gpu0 memory=7", "9999 gpu0 gpu=30"])
+        time.sleep(0.01)
+        kind, samples = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+        assert kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+        assert [s.sampleValue.uiVal for s in samples] == [10, 20]
+        assert samples[1].timeStamp - samples[0].timeStamp == 1000
+        _, later = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_GPU_UTILIZATION_SAMPLES, samples[0].timeStamp)
+        assert [s.sampleValue.uiVal for s in later] == [20]
+        assert code_of(pynvml.nvmlDeviceGetSamples, gpu, pynvml.NVML_PROCESSOR_CLK_SAMPLES, 0) == NOT_SUPPORTED
+
+
+def test_mig_mode_has_power_samples_only(nvml: Client) -> None:
+    emulator, client = nvml
+    emulator.feed(["0 gpu0 gpu=10 milliwatt=300000"])
+    ask = pynvml.nvmlDeviceGetSamples
+    assert code_of(ask, client.gpu(), pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0) == NOT_SUPPORTED
+    assert [s.sampleValue.uiVal for s in ask(client.gpu(), pynvml.NVML_TOTAL_POWER_SAMPLES, 0)[1]] == [300000]
+
+
+def test_those_who_hold_a_gpu_share_its_memory_and_its_time(make: Make) -> None:
+    emulator = make(mig=False)
+    emulator.feed(["0 gpu0 used=600 gpu=80 memory=40"])
+    with open_nvml(emulator) as nvml, emulator.hold(0), emulator.hold(0):
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(nvml.gpu())
+        assert [p.usedGpuMemory for p in processes] == [300 * MIB] * 2
+        samples = pynvml.nvmlDeviceGetProcessUtilization(nvml.gpu(), 0)
+        assert [(s.smUtil, s.memUtil) for s in samples] == [(40, 20)] * 2
+        count = ctypes.c_uint(1)
+        one = pynvml.c_nvmlProcessUtilizationSample_t()
+        ask = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetProcessUtilization")
+        assert ask(nvml.gpu(), ctypes.byref(one), ctypes.byref(count), ctypes.c_ulonglong(0)) == 7
+        assert count.value == 2
+
+
+class Gpm:
+    """Two samples of one subject, and the metrics between them."""
+
+    def __init__(self) -> None:
+        self.samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(2)]
+
+    def metrics(self, *ids: int) -> list[Any]:
+        ask = pynvml.c_nvmlGpmMetricsGet_t()
+        ask.version, ask.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids)
+        ask.sample1, ask.sample2 = self.samples
+        for i, number in enumerate(ids):
+            ask.metrics[i].metricId = number
+        pynvml.nvmlGpmMetricsGet(ask)
+        return [ask.metrics[i] for i in range(len(ids))]
+
+    def free(self) -> None:
+        for sample in self.samples:
+            pynvml.nvmlGpmSampleFree(sample)
+
+
+def test_gpm_tells_the_mean_utilisation_of_each_gpu_instance(nvml: Client) -> None:
+    emulator, client = nvml
+    left, right = (client.info(client.create(9, start, 4)).id for start in (0, 4))
+    emulator.feed(["0 gpu0@0 gpu=100 sm=40", "0 gpu0@4 gpu=0 sm=25 occupancy=50 tensor=75 dram=10"])
+    seen = {}
+    for gi in (left, right):
+        gpm = Gpm()
+        for sample in gpm.samples:
+            pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, sample)
+            time.sleep(0.01)
+        metrics = gpm.metrics(1, 2, 3, 5, 10, 97)
+        seen[gi] = [round(m.value, 6) for m in metrics[:5]]
+        assert [m.nvmlReturn for m in metrics] == [0, 0, 0, 0, 0, NOT_SUPPORTED]
+        assert metrics[1].metricInfo.shortName == b"sm_util"
+        gpm.free()
+        assert code_of(pynvml.nvmlGpmSampleFree, gpm.samples[0]) == INVALID_ARGUMENT
+    assert seen == {left: [100, 40, 0, 0, 0], right: [0, 25, 50, 75, 10]}
+
+
+def test_gpm_weighs_levels_by_how_long_they_held(nvml: Client) -> None:
+    emulator, client = nvml
+    gi = client.info(client.create(9, 4, 4)).id
+    gpm = Gpm()
+    emulator.feed(["0 gpu0@4 gpu=100", "0.05 gpu0@4 gpu=0"])
+    pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, gpm.samples[0])
+    time.sleep(0.2)
+    pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, gpm.samples[1])
+    [metric] = gpm.metrics(1)
+    assert 0 < metric.value < 30  # at most 50 of at least 200 ms
+    emulator.feed([])
+    pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, gpm.samples[1])
+    assert gpm.metrics(1)[0].nvmlReturn == NO_DATA
+
+
+def test_gpm_of_a_mig_device_handle_and_what_it_refuses(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5,a100-40gb")
+    with open_nvml(emulator) as nvml:
+        nvml.fill(nvml.create(9, 4, 4))
+        [mig] = nvml.mig_devices()
+        gpm = Gpm()
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            gpm.metrics(1)  # nothing was sampled yet
+        pynvml.nvmlGpmSampleGet(mig, gpm.samples[0])
+        pynvml.nvmlGpmSampleGet(nvml.gpu(), gpm.samples[1])
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            gpm.metrics(1)  # of two subjects
+        assert code_of(pynvml.nvmlGpmMigSampleGet, nvml.gpu(), 7, gpm.samples[0]) == NOT_FOUND
+        assert pynvml.nvmlGpmQueryDeviceSupport(nvml.gpu(0)).isSupportedDevice == 1
+        assert pynvml.nvmlGpmQueryDeviceSupport(nvml.gpu(1)).isSupportedDevice == 0  # Hopper and later
+        assert code_of(pynvml.nvmlGpmSampleGet, nvml.gpu(1), gpm.samples[0]) == NOT_SUPPORTED
+
+
+def test_a_text_that_is_wrong_is_refused_by_line_and_changes_nothing(make: Make) -> None:
+    emulator = make(mig=False)
+    emulator.feed(["0 gpu0 gpu=10"])
+    for line, what in {
+        "0 gpu0": "is not SECONDS DEVICE",
+        "0 gpu1 gpu=3": "no gpu1",
+        "0 gpu0 speed=3": "no key 'speed'",
+        "0 gpu0 gpu=101": "too much",
+        "-1 gpu0 gpu=1": "is not SECONDS",
+    }.items():
+        with pytest.raises(Refused, match=f"line 3: .*{what}"):
+            emulator.feed(["# a comment", "", line])
+    with open_nvml(emulator) as nvml:
+        assert pynvml.nvmlDeviceGetUtilizationRates(nvml.gpu()).gpu == 10
