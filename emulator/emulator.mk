@@ -51,4 +51,4 @@ $(BUILD)/nvml-list: emulator/list/nvml_list.c $(EMULATOR_OUT)/include/nvml.h
 
 .PHONY: symbols
 symbols: $(EMULATOR_OUT)/include/nvml.h ## The emulator's table of symbols written anew: emulator/SYMBOLS.md
-	$(PYTHON) emulator/symbols.py $< $(CC) > emulator/SYMBOLS.md
+	@$(PYTHON) -m emulator.symbols $< $(CC) > emulator/SYMBOLS.md

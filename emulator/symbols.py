@@ -1,6 +1,6 @@
 """Every symbol of nvml.h and what the emulator does with it, read from the header and the sources.
 
-Usage: symbols.py HEADER COMPILER > SYMBOLS.md
+Usage: python -m emulator.symbols HEADER COMPILER > SYMBOLS.md
 A symbol is implemented if a source file defines impl_<symbol>, and constant if CONSTANT stands above that.
 """
 
@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
-from generate import symbols
+from emulator.generate import symbols
 
 SOURCES = Path(__file__).parent / "src"
-DEFINITION = re.compile(r"^(?P<constant>CONSTANT\n)?(nvmlReturn_t impl_|const char \*)(?P<name>nvml\w+)\(", re.MULTILINE)
+DEFINITION = re.compile(
+    r"^(?P<constant>CONSTANT\n)?(nvmlReturn_t impl_|const char \*)(?P<name>nvml\w+)\(", re.MULTILINE
+)
 
 
 class Level(StrEnum):

@@ -148,9 +148,11 @@ nvmlReturn_t impl_nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsi
                                                        unsigned int *count, unsigned int *clocksMHz)
 {
     static const unsigned int clocks[] = { MOST_GRAPHICS_MHZ, 1410, 1005, GRAPHICS_MHZ };
-    if (memoryClockMHz != MEMORY_MHZ)
-        return NVML_ERROR_NOT_FOUND;
-    return give_clocks(device, count, clocksMHz, clocks, sizeof clocks / sizeof clocks[0]);
+    VIEW(view);
+    nvmlReturn_t result = view_physical(&view, device, count);
+    if (result == NVML_SUCCESS && memoryClockMHz != MEMORY_MHZ)
+        result = NVML_ERROR_NOT_FOUND;
+    return result != NVML_SUCCESS ? result : give_clocks(device, count, clocksMHz, clocks, sizeof clocks / sizeof clocks[0]);
 }
 
 /* Locking clocks is accepted and changes nothing that can be seen. */

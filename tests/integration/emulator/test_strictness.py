@@ -230,11 +230,6 @@ def test_arguments_that_are_not_there_are_invalid(nvml: Client) -> None:
         assert pynvml._nvmlGetFunctionPointer(name)(*arguments) == INVALID_ARGUMENT, name
 
 
-def test_what_is_not_implemented_says_so(nvml: Client) -> None:
-    assert pynvml._nvmlGetFunctionPointer("nvmlDeviceGetVgpuMetadata")(None, None, None) == NOT_SUPPORTED
-    assert pynvml._nvmlGetFunctionPointer("nvmlGpmSampleAlloc")(None) == NOT_SUPPORTED
-
-
 def test_what_monitors_ask_is_answered_for_gpus_and_where_it_must_be_for_mig_devices(make: Make) -> None:
     with open_nvml(make("h100-80gb-sxm5:2")) as nvml:
         nvml.fill(nvml.create(9, 4, 4))
