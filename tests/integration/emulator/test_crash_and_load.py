@@ -14,16 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
-import pytest
 
-from dynamig.mig import Engines, Geometry, GiProfile, GiProfileId, Limits, MiB, NvmlProfile, Partition, Placement
-from dynamig.testing.emulator import Emulator, SeenGpu, load_geometry
+from dynamig.testing.emulator import Emulator, SeenGpu
 from tests.integration.emulator.clients import IN_USE, INVALID_ARGUMENT, NO_ROOM, NOT_FOUND, Nvml, code_of, open_nvml
 from tests.integration.emulator.conftest import Make
 
 ROUNDS = 250
-OPERATIONS = int(os.environ.get("DYNAMIG_EMULATOR_OPERATIONS", "10000"))
-"""All models together; a nightly run asks for a million."""
 
 
 def forked(work: Callable[[], Any]) -> tuple[int, int]:
@@ -173,72 +169,6 @@ def test_four_processes_never_take_from_each_other(make: Make) -> None:
     }
     assert seen == together
     check_tree(emulator)
-
-
-def geometry(nvml: Nvml) -> Geometry:
-    """The GPU as dynamig.mig sees it, read from NVML."""
-    return Geometry(
-        tuple(
-            GiProfile(
-                id=GiProfileId(p.id),
-                nvml=NvmlProfile(0),
-                name=p.name,
-                compute_slices=p.sliceCount,
-                memory=MiB(p.memorySizeMB),
-                engines=Engines(
-                    p.multiprocessorCount, p.copyEngineCount, p.decoderCount, p.encoderCount, p.jpegCount, p.ofaCount
-                ),
-                max_instances=p.instanceCount,
-                placements=tuple(Placement(*at) for at in nvml.placements(p.id)),
-            )
-            for p in nvml.profiles()
-        )
-    )
-
-
-def expected_code(model: Geometry, limits: Limits, live: list[Partition], wanted: Partition) -> int:
-    if wanted not in model.partitions():
-        return INVALID_ARGUMENT
-    free = not any(wanted.placement.overlaps(other.placement) for other in live)
-    return 0 if free and limits.allow(limits.taken([*live, wanted])) else NO_ROOM
-
-
-def most_more(model: Geometry, limits: Limits, live: list[Partition], profile: GiProfile) -> int:
-    """How many more of one profile the pure model can add, one after the other from the left."""
-    added: list[Partition] = []
-    for partition in profile.partitions():
-        if expected_code(model, limits, [*live, *added], partition) == 0:
-            added.append(partition)
-    return len(added)
-
-
-def attempt(nvml: Nvml, wanted: Partition, made: list[Any]) -> None:
-    made.append(nvml.create(wanted.profile, wanted.placement.start, wanted.placement.size))
-
-
-@pytest.mark.parametrize("key", sorted(load_geometry().models))
-def test_random_operations_agree_with_the_pure_model(make: Make, key: str) -> None:
-    dice = random.Random(key)
-    with open_nvml(make(key, trace=False)) as nvml:
-        model = geometry(nvml)
-        limits, live = Limits.of(model), dict[Partition, Any]()
-        for _ in range(OPERATIONS // len(load_geometry().models)):
-            if live and dice.random() < 0.35:
-                gone = dice.choice(sorted(live))
-                gi = live.pop(gone)
-                assert nvml.start(gi) == gone.placement.start
-                pynvml.nvmlGpuInstanceDestroy(gi)
-                continue
-            profile = dice.choice(model.profiles)
-            wanted = Partition(profile.id, Placement(dice.randrange(model.memory_slices), profile.size))
-            expected = expected_code(model, limits, sorted(live), wanted)
-            room = most_more(model, limits, sorted(live), profile)
-            assert nvml.free(profile.id) == room
-            made: list[Any] = []
-            code = code_of(partial(attempt, nvml, wanted, made))
-            assert code == expected, (wanted, sorted(live))
-            if made:
-                live[wanted] = made[0]
 
 
 def test_the_last_holder_of_a_lock_may_die_with_it(make: Make, tmp_path: Path) -> None:
