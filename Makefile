@@ -9,7 +9,7 @@ LAB_ARGS ?=
 
 -include emulator/emulator.mk
 
-.PHONY: help demo test check lint unit property integration e2e slurm lab-up lab-down lab-status bench proto lock clean
+.PHONY: help demo test check lint unit property integration soak e2e slurm lab-up lab-down lab-status bench proto lock clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / && !seen[$$1]++ {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,12 @@ property: venv emulator ## Random geometries, claims and orders against models
 
 integration: venv emulator ## Adapters and emulator against real NVML clients, sockets and processes
 	$(PYTEST) tests/contract tests/integration -q
+
+SOAK := DYNAMIG_EMULATOR_OPERATIONS=1000000 DYNAMIG_EMULATOR_SETS=1000000 \
+    DYNAMIG_EMULATOR_ASAN_OPERATIONS=100000 DYNAMIG_EMULATOR_TSAN_OPERATIONS=20000
+soak: venv emulator ## The emulator for about an hour: a million operations with kills, and under sanitizers
+	$(SOAK) $(PYTEST) tests/integration/emulator/test_every_set.py tests/integration/emulator/test_soak.py \
+	    tests/integration/emulator/test_sanitizers.py -v --durations=10
 
 e2e: venv emulator lab-up ## Pods and jobs in the lab, with faults
 	$(PYTEST) tests/e2e -v --durations=10 --timeout=420  # the kubelet retries after 80 s

@@ -37,8 +37,10 @@ from tests.integration.emulator.conftest import Make
 from tests.property.test_dra_counters import Counters, pool_of
 from tests.property.test_mig_random import geometries
 from tests.unit.mig.models import BY_HAND, recorded_by_key
+from tests.unit.mig.models import profile as gi_profile
 
 RECORDED = recorded_by_key()
+pytestmark = pytest.mark.timeout(7200 if "DYNAMIG_EMULATOR_SETS" in os.environ else 600)
 MOST_SETS = int(os.environ.get("DYNAMIG_EMULATOR_SETS", "10000"))
 """Sets per model that are looked at; `make soak` asks for a million."""
 
@@ -144,7 +146,6 @@ def _compare_answers(gpu: LiveGpu, table: Table, layout: Sequence[Partition]) ->
             assert placed.id in possible_ids(table.geometry, profile.id)
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("key", sorted(RECORDED))
 def test_on_every_reachable_set_of_every_complete_model(make: Make, key: str) -> None:
     with open_nvml(make(key, trace=False)) as nvml:
@@ -155,7 +156,6 @@ def test_all_complete_models_of_the_file_are_there() -> None:
     assert sorted(RECORDED) == sorted(load_geometry().models)
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["RTX PRO 6000", "Odd"])
 def test_on_gpus_written_by_hand(make: Make, tmp_path: Path, name: str) -> None:
     """Among them the media rules of RTX PRO (+gfx, +me, +me.all, -me), and one that is like no GPU there is."""
@@ -164,9 +164,22 @@ def test_on_gpus_written_by_hand(make: Make, tmp_path: Path, name: str) -> None:
         assert compare(nvml, BY_HAND[name]) >= 50
 
 
+def test_on_a_gpu_with_more_sets_than_can_be_looked_at(make: Make, tmp_path: Path) -> None:
+    """Sixteen slices, each alone or in fours: 83,522 sets."""
+    geometry = Geometry(
+        (
+            gi_profile("1g.4gb", 30, 0, 1, 4000, (8, 1, 1, 0, 1, 0), 16, tuple(range(16)), 1),
+            gi_profile("4g.16gb", 31, 3, 4, 16000, (32, 4, 4, 0, 4, 0), 4, (0, 4, 8, 12), 4),
+            gi_profile("16g.64gb", 32, 40, 16, 64000, (128, 16, 16, 0, 16, 1), 1, (0,), 16),
+        )
+    )
+    emulator = make("made-up", geometry=written(tmp_path / "g.yaml", geometry), trace=False)
+    with open_nvml(emulator) as nvml:
+        assert compare(nvml, geometry) >= min(MOST_SETS, 17**4 + 1)
+
+
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(geometry=geometries())
-@pytest.mark.timeout(600)
 def test_on_made_up_gpus(make: Make, tmp_path_factory: pytest.TempPathFactory, geometry: Geometry) -> None:
     """Other slice counts, sizes, starts, counts and engines than any GPU has."""
     file = written(tmp_path_factory.mktemp("geometry") / "g.yaml", geometry)
