@@ -349,6 +349,13 @@ def reset(directory: Dir, gpu: Gpu, json: Json = False) -> None:
     _done(f"GPU {gpu} was reset", {"gpu": gpu}, json)
 
 
+@app.command("reload", cls=NodeCommand)
+def reload_driver(directory: Dir, json: Json = False) -> None:
+    """As `rmmod` and `modprobe`: instances gone, MIG mode off from Hopper on; the boot is the same."""
+    node = Emulator(directory).reload_driver()
+    show(node, _tree(node), as_json=json)
+
+
 @app.command(cls=NodeCommand)
 def reboot(directory: Dir, json: Json = False) -> None:
     """A new boot: instances gone, MIG mode off from Hopper on, a new boot id."""

@@ -26,6 +26,22 @@ def test_reboot_ends_all_instances_and_the_mode_from_hopper_on(make: Make) -> No
     assert set(again).isdisjoint(before)
 
 
+def test_a_reload_of_the_driver_takes_the_mode_from_hopper_and_not_the_boot(make: Make) -> None:
+    emulator = make("a100-40gb,h100-80gb-sxm5")
+    with open_nvml(emulator) as nvml:
+        for gpu in (0, 1):
+            nvml.fill(nvml.create(9, 4, 4, gpu))
+        pynvml.nvmlDeviceSetPersistenceMode(nvml.gpu(), 1)
+    before = emulator.show()
+    with emulator.hold(1), pytest.raises(Unavailable, match="held"):
+        emulator.reload_driver()
+    after = emulator.reload_driver()
+    assert after.boot_id == before.boot_id
+    assert [(gpu.mig, gpu.gpu_instances) for gpu in after.gpus] == [(True, ()), (False, ())]
+    with open_nvml(emulator) as nvml:
+        assert pynvml.nvmlDeviceGetPersistenceMode(nvml.gpu()) == 0
+
+
 def test_hopper_switches_at_once(make: Make) -> None:
     with open_nvml(make(mig=False)) as nvml:
         assert pynvml.nvmlDeviceSetMigMode(nvml.gpu(), 1) == 0
@@ -60,9 +76,12 @@ def test_a_held_gpu_leaves_the_switch_pending(make: Make) -> None:
 
 
 def test_a_passthrough_vm_cannot_reset_its_gpu(make: Make) -> None:
-    with open_nvml(make(mig=False, virtualization="passthrough")) as nvml:
+    emulator = make(mig=False, virtualization="passthrough")
+    with open_nvml(emulator) as nvml:
         assert pynvml.nvmlDeviceSetMigMode(nvml.gpu(), 1) == RESET_REQUIRED
         assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [0, 1]
+        emulator.reboot()
+        assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [1, 1]
 
 
 def test_reset_refuses_while_a_program_runs(make: Make) -> None:

@@ -333,18 +333,37 @@ class Emulator:
         self._settled()
 
     def reboot(self) -> SeenNode:
-        """A new boot: instances gone everywhere; MIG mode kept where the model keeps it (Ampere), else off."""
+        """A new boot: instances gone everywhere, MIG mode as after `reload_driver`, lost GPUs back."""
         with changing(self.directory) as node:
-            models = read_models(self.directory)
-            for number, gpu in enumerate(node.gpus):
-                self._end_instances(node, number)
-                gpu.mig_current = gpu.mig_pending if models[gpu.model].reset_to_switch else 0
-                gpu.mig_pending = gpu.mig_current
-                gpu.lost = gpu.persistence = 0
+            self._driver_starts(node)
+            for gpu in node.gpus:
+                gpu.lost = 0
             node.head.boot_id = tree.new_boot_id().encode()
             tree.write_boot_id(self.directory / "proc", node.head.boot_id.decode())
         self._settled()
         return self.show()
+
+    def reload_driver(self) -> SeenNode:
+        """As `rmmod` and `modprobe`: instances are gone, MIG mode is off except where something outside keeps it.
+
+        That is Ampere, which has it in its InfoROM, and a passthrough VM's GPU, which takes the pending mode then.
+        Raises Unavailable IN_USE while a program runs.
+        """
+        with changing(self.directory) as node:
+            for number, gpu in enumerate(node.gpus):
+                if self._busy(number, gpu):
+                    raise Unavailable("IN_USE", f"GPU {number} is held by a program", "end it, or reboot the node")
+            self._driver_starts(node)
+        self._settled()
+        return self.show()
+
+    def _driver_starts(self, node: Node) -> None:
+        models = read_models(self.directory)
+        for number, gpu in enumerate(node.gpus):
+            self._end_instances(node, number)
+            kept = models[gpu.model].reset_to_switch or gpu.virtualization == layout.PASSTHROUGH
+            gpu.mig_current = gpu.mig_pending = gpu.mig_pending if kept else 0
+            gpu.persistence = 0
 
     def _end_instances(self, node: Node, number: int) -> None:
         """Everything on the GPU is gone with its files. Locks on them are those of a world that is gone."""

@@ -1,0 +1,242 @@
+"""Acceptance cases C-01 to C-08, C-14 and C-15: dynamig's driver on emulated GPUs.
+
+C-07 is test_every_set.py, C-09 test_strictness.py, C-10 and C-11 test_lifecycle.py, C-12 test_modes.py; C-13, the whole
+road of a pod, is tests/e2e/test_pod_gets_its_slice.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pynvml
+import pytest
+
+from dynamig.dra import Device, Pool
+from dynamig.dra.quantity import parse
+from dynamig.driver.catalog import build
+from dynamig.driver.config import GpuPolicies
+from dynamig.driver.numbers import NumberFile
+from dynamig.errors import DynamigError, Unavailable
+from dynamig.mig import GiProfile
+from dynamig.nvml import DeviceTree, NvmlGpus
+from dynamig.protocol.gpus import LiveInstance, MigMode
+from dynamig.testing.emulator import Emulator, NvmlReturn, load_geometry
+from dynamig.testing.fakes import FakeGpus, FakeNodes
+from tests.integration.emulator.clients import open_nvml
+from tests.integration.emulator.conftest import Make
+from tests.integration.emulator.test_every_set import written
+from tests.property.test_dra_counters import Counters
+from tests.unit.driver.bench_node import BenchNode
+from tests.unit.mig.models import RTX_PRO_6000
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a prepared claim has character devices")
+
+MODELS = sorted(load_geometry().models)
+MIB = 2**20
+LEGAL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+"""A DNS label, as ResourceSlice demands of device names."""
+
+
+@contextmanager
+def driver_on(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[BenchNode]:
+    """A driver with NVML and the device nodes of this node; API server, journal and CDI folder in memory."""
+    monkeypatch.setenv("DYNAMIG_EMULATOR_DIR", str(emulator.directory))
+    tree = DeviceTree(emulator.directory, emulator.directory / "proc")
+    with NvmlGpus(emulator.directory / "sys") as gpus:
+        yield BenchNode(cast(FakeGpus, gpus), cast(FakeNodes, tree))
+
+
+uids = (f"uid-{number}" for number in itertools.count())
+
+
+def pools(node: BenchNode) -> list[Pool]:
+    return [offer.pool for offer in node.catalog().offers.values()]
+
+
+def made(node: BenchNode, pool: Pool, device: Device) -> tuple[LiveInstance, ...]:
+    """What lives on the GPU after a claim for the device was prepared."""
+    node.prepare(node.allocated(next(uids), (pool.name, device.name)))
+    return tuple(node.gpus.instances(pool.gpu.uuid))
+
+
+def unprepared(node: BenchNode) -> None:
+    for uid in list(node.journal.records()):
+        node.service.unprepare(uid)
+
+
+def mig_devices(pool: Pool) -> list[Device]:
+    return [device for device in pool.devices if device.partition is not None]
+
+
+def profile_of(pool: Pool, device: Device) -> GiProfile:
+    assert pool.gpu.geometry is not None
+    assert device.partition is not None
+    return pool.gpu.geometry.profile(device.partition.profile)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("model", MODELS)
+def test_c01_every_published_device_can_be_made(make: Make, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    with driver_on(make(model, trace=False), monkeypatch) as node:
+        [pool] = pools(node)
+        for device in mig_devices(pool):
+            [live] = made(node, pool, device)
+            assert live.partition == device.partition
+            [mig] = live.compute
+            attributes = pynvml.nvmlDeviceGetAttributes(pynvml.nvmlDeviceGetHandleByUUID(str(mig.uuid)))
+            assert attributes.multiprocessorCount == profile_of(pool, device).engines.multiprocessors
+            unprepared(node)
+            assert not node.live()
+
+
+@pytest.mark.parametrize("model", ["a30-24gb", "a100-40gb", "h100-80gb-sxm5", "b200-180gb"])
+def test_c02_the_largest_profile_is_the_whole_card(make: Make, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    with driver_on(make(model), monkeypatch) as node:
+        [pool] = pools(node)
+        largest = max(mig_devices(pool), key=lambda d: profile_of(pool, d).size)
+        [live] = made(node, pool, largest)
+        assert live.partition.placement.size == (4 if model.startswith("a30") else 8)
+        counters = Counters(pool)
+        used = counters.used((largest.partition,))
+        assert not any(counters.allow(used, device.partition) for device in pool.devices)
+        for other in pool.devices:
+            with pytest.raises(DynamigError):
+                made(node, pool, other)
+
+
+def test_c03_4g_and_3g_in_both_orders(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with driver_on(make("h100-80gb-sxm5:2"), monkeypatch) as node:
+        orders = ((("3g.40gb", 4), ("4g.40gb", 0)), (("4g.40gb", 0), ("3g.40gb", 4)))
+        for gpu, order in enumerate(orders):
+            for profile, start in order:
+                node.prepare(node.allocated(next(uids), node.device(profile, start, gpu)))
+        for gpu in (0, 1):
+            assert {str(live.partition) for live in node.live(gpu)} == {"5@{0}:4", "9@{4}:4"}
+            migs = [pynvml.nvmlDeviceGetHandleByUUID(str(live.compute[0].uuid)) for live in node.live(gpu)]
+            assert sorted(pynvml.nvmlDeviceGetAttributes(mig).multiprocessorCount for mig in migs) == [60, 64]
+
+
+@pytest.mark.parametrize(
+    ("model", "profile"), [("b200-180gb", "1g.23gb"), ("h100-nvl-94gb", "1g.12gb"), ("h200-141gb-sxm", "1g.18gb")]
+)
+def test_c04_a_slice_by_size_has_another_name_on_every_model(
+    make: Make, monkeypatch: pytest.MonkeyPatch, model: str, profile: str
+) -> None:
+    with driver_on(make(model), monkeypatch) as node:
+        [pool] = pools(node)
+        first = next(
+            device
+            for device in pool.devices
+            if parse(device.capacity["memory"]) >= 10 * 1024 * MIB and int(device.capacity["multiprocessors"]) >= 14
+        )
+        assert first.attributes["profile"] == profile
+        assert len(made(node, pool, first)) == 1
+
+
+def test_c05_suffixes_and_unknown_ids_have_legal_names_and_their_own_text(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The ids of the RTX PRO's variants are on no record; here they are made up, and so unknown to everything."""
+    emulator = make("made-up", geometry=written(tmp_path / "g.yaml", RTX_PRO_6000))
+    with driver_on(emulator, monkeypatch) as node:
+        [pool] = pools(node)
+        texts = {device.attributes["profile"] for device in mig_devices(pool)}
+        assert {"MIG " + str(text) for text in texts} == {f"MIG {p.name}" for p in RTX_PRO_6000.profiles}
+        assert {"1g.24gb+gfx", "1g.24gb+me.all", "1g.24gb-me"} <= texts
+        assert all(LEGAL.fullmatch(device.name) and len(device.name) <= 63 for device in pool.devices)
+        assert len({device.name for device in pool.devices}) == len(pool.devices)
+        for device in mig_devices(pool):
+            made(node, pool, device)
+            unprepared(node)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_c06_units_and_names_that_stay(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str) -> None:
+    emulator = make(f"{model}:2")
+
+    def published() -> dict[str, tuple[str, object]]:
+        """Device name to what it means; asked by a driver that has just started."""
+        with driver_on(emulator, monkeypatch) as node:
+            readings = node.gpus.readings()
+            catalog = build("n1", readings, NumberFile(tmp_path / "gpus.json").of(readings), GpuPolicies())
+            found = [(offer.pool, device) for offer in catalog.offers.values() for device in offer.pool.devices]
+            for pool, device in found:
+                if device.partition is not None:
+                    assert parse(device.capacity["memory"]) == profile_of(pool, device).memory * MIB
+            assert len({device.name for _, device in found}) == len(found)
+            return {device.name: (str(pool.gpu.uuid), device.partition) for pool, device in found}
+
+    before = published()
+    (emulator.directory / "dev/nvidia0").unlink()
+    after = published()
+    assert 2 * len(after) == len(before)
+    assert after.items() <= before.items()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_c08_profiles_are_spelled_as_nvidia_smi_spells_them(
+    make: Make, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    with driver_on(make(model), monkeypatch) as node:
+        [pool] = pools(node)
+        recorded = {profile.name for profile in load_geometry().models[model].profiles}
+        assert {device.attributes["profile"] for device in mig_devices(pool)} == recorded
+
+
+OPTIONAL = {
+    "nvmlDeviceGetAddressingMode": None,
+    "nvmlDeviceGetMemoryInfo*": "memory",
+    "nvmlDeviceGetNumaNodeId": "numa_node",
+    "nvmlDeviceGetPciInfo*": "pcie_root",
+    "nvmlDeviceGetBrand": "brand",
+}
+"""What NVML may not answer, and the item of a reading that is absent then."""
+
+
+@pytest.mark.parametrize("call", OPTIONAL)
+def test_c14_what_is_not_supported_is_absent_and_all_else_is_there(
+    make: Make, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    emulator = make()
+    with driver_on(emulator, monkeypatch) as node:
+        [whole] = node.gpus.readings()
+        emulator.fail(call, NvmlReturn.NOT_SUPPORTED, count=0)
+        [reading] = node.gpus.readings()
+        changed = {name for name in whole.__slots__ if getattr(whole, name) != getattr(reading, name)}
+        assert changed <= {OPTIONAL[call], "pci_bus_id" if "Pci" in call else None}
+        assert reading.geometry == whole.geometry
+        [pool] = pools(node)
+        assert len(pool.devices) == 26
+
+
+def test_c14_a_gpu_that_knows_no_mig_is_offered_whole(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator = make()
+    emulator.fail("nvmlDeviceGetMigMode", NvmlReturn.NOT_SUPPORTED, count=0)
+    with driver_on(emulator, monkeypatch) as node:
+        [reading] = node.gpus.readings()
+        assert reading.mig_mode is MigMode.ABSENT
+        [pool] = pools(node)
+        assert [device.attributes["type"] for device in pool.devices] == ["gpu"]
+
+
+def test_c15_a_mig_uuid_is_opaque_and_an_error_is_no_verdict(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator = make()
+    with driver_on(emulator, monkeypatch) as node:
+        node.prepare(node.allocated(next(uids), node.device("3g.40gb", 4)))
+        [live] = node.live()
+        old_form = f"MIG-{node.gpus.readings()[0].uuid}/{live.gi_id}/{live.compute[0].ci_id}"
+        with open_nvml(emulator):
+            for spelling in (str(live.compute[0].uuid), old_form):
+                mig = pynvml.nvmlDeviceGetHandleByUUID(spelling)
+                assert pynvml.nvmlDeviceGetUUID(mig) == live.compute[0].uuid
+        emulator.fail("nvmlDeviceGetGpuInstances", NvmlReturn.UNKNOWN, count=0)
+        with pytest.raises(Unavailable, match=r"NVML says .* \(999\)"):
+            node.live()
+        emulator.clear_faults()
+        assert node.live() == [live]
