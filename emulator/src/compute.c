@@ -293,7 +293,14 @@ nvmlReturn_t impl_nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t gpuIns
     return NVML_SUCCESS;
 }
 
-/* `device` is the parent GPU, as nvml.h says. */
+/* The GPU, as nvml.h says; or the MIG device, as a client's source expects it (NODE_CI_INFO_NAMES_MIG). */
+static nvmlDevice_t info_device(const struct view *view)
+{
+    if (view->node->flags & NODE_CI_INFO_NAMES_MIG)
+        return mig_handle(view, view->ci);
+    return gpu_handle((uint32_t)(view->gpu - view->node->gpus));
+}
+
 nvmlReturn_t impl_nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t computeInstance, nvmlComputeInstanceInfo_t *info)
 {
     VIEW(view);
@@ -306,7 +313,7 @@ nvmlReturn_t impl_nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t computeIns
         return NVML_ERROR_INVALID_ARGUMENT;
     const struct ci_profile *profile = &view.profile->ci_profiles[view.ci->profile];
     *info = (nvmlComputeInstanceInfo_t){
-        .device = gpu_handle((uint32_t)(view.gpu - view.node->gpus)),
+        .device = info_device(&view),
         .gpuInstance = gi_handle(&view, view.gi),
         .id = view.ci->id,
         .profileId = profile->id,

@@ -129,6 +129,7 @@ struct gpu {
 enum {
     NODE_RENUMBERS = 1u,       /* a MIG mode switch gives the GPU another minor */
     NODE_CHARACTER_NODES = 2u, /* DIR/dev holds character devices, not plain files */
+    NODE_CI_INFO_NAMES_MIG = 4u, /* nvmlComputeInstanceInfo_t.device is the MIG device, not the GPU */
 };
 
 struct node {

@@ -92,6 +92,9 @@ def init(
     seed: Annotated[int, typer.Option(help="Shuffles instance ids.")] = 7,
     driver_version: Annotated[str, typer.Option(help="Up to 535, profiles are hidden with MIG off.")] = "580.95.05",
     renumber: Annotated[bool, typer.Option(help="A MIG mode switch changes the GPU's minor.")] = False,
+    ci_info_names_mig: Annotated[
+        bool, typer.Option(help="A compute instance's info names its MIG device, not the GPU.")
+    ] = False,
     virtualization: Annotated[
         Virtualization, typer.Option(help="What the GPUs say of themselves.")
     ] = Virtualization.NONE,
@@ -106,6 +109,7 @@ def init(
         seed=seed,
         driver_version=driver_version,
         renumber=renumber,
+        ci_info_names_mig=ci_info_names_mig,
         virtualization=virtualization.value,
         trace=trace,
     )

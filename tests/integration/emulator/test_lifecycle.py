@@ -122,6 +122,14 @@ def test_double_memory_needs_its_own_compute_profile_to_be_filled(nvml: Client) 
     assert kinds == {0: (2, 16), 1: (1, 32), 7: (1, 26)}
 
 
+@pytest.mark.parametrize("names_mig", [False, True])
+def test_the_device_of_a_compute_instance_is_what_the_node_was_made_to_say(make: Make, names_mig: bool) -> None:
+    with open_nvml(make(ci_info_names_mig=names_mig)) as nvml:
+        device = pynvml.nvmlComputeInstanceGetInfo(nvml.fill(nvml.create(THREE, 4, 4))).device
+        assert pynvml.nvmlDeviceGetUUID(device).startswith("MIG-" if names_mig else "GPU-")
+        assert pynvml.nvmlDeviceIsMigDeviceHandle(device).value == names_mig
+
+
 def test_compute_placements_are_obeyed(nvml: Client) -> None:
     _, client = nvml
     gi = client.create(THREE, 0, 4)

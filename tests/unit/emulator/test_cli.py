@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dynamig.cli.emulator import app
 from dynamig.errors import Refused
-from dynamig.testing.emulator import Emulator
+from dynamig.testing.emulator import Emulator, layout
 from dynamig.testing.emulator.faults import read_faults
 
 
@@ -80,6 +80,36 @@ def test_reboot_shows_the_node_after_it(node: Path) -> None:
     assert [gpu["mig"] for gpu in answer("reboot", node)["gpus"]] == [False, True]
 
 
+def test_reload_keeps_the_boot(node: Path) -> None:
+    before = answer("show", node)
+    after = answer("reload", node)
+    assert after["boot_id"] == before["boot_id"]
+    assert [gpu["mig"] for gpu in after["gpus"]] == [False, True]
+
+
+def test_usage_is_fed_from_a_file_or_from_standard_input(node: Path, tmp_path: Path) -> None:
+    usage = tmp_path / "usage"
+    usage.write_text("# busy, then idle\n0 gpu0@4 used=9000 gpu=80\n60 gpu0@4 gpu=0\n")
+    assert answer("feed", node, usage) == {"records": 2}
+    assert answer("feed", usage, DYNAMIG_EMULATOR_DIR=str(node)) == {"records": 2}
+    done = CliRunner().invoke(app, ["feed", str(node), "-"], input="0 gpu1 milliwatt=300000\n")
+    assert "1 records" in done.stdout
+    assert "nothing is used" in run("feed", node, "/dev/null")
+    usage.write_text("0 gpu0 used=lots\n")
+    with pytest.raises(Refused, match="BAD_USAGE"):
+        run("feed", node, usage)
+
+
+def test_latencies_are_delays_with_a_tail(node: Path) -> None:
+    assert answer("latency", node, "hopper") == {"preset": "hopper"}
+    ordered = {fault.call: fault for fault in read_faults(node)}
+    create = ordered[b"nvmlDeviceCreateGpuInstance*"]
+    assert (create.kind, create.flags, create.count) == (layout.FAULT_DELAY, layout.FAULT_TAIL, 0)
+    assert create.delay_us > create.jitter_us > 0
+    with pytest.raises(Refused, match="UNKNOWN_PRESET"):
+        run("latency", node, "volta")
+
+
 def test_models_lists_complete_and_incomplete(node: Path) -> None:
     listed = answer("models")
     assert "1g.10gb+me" in listed["models"]["h100-80gb-sxm5"]
@@ -124,6 +154,9 @@ def test_hold_needs_an_instance_or_the_gpu(node: Path) -> None:
         ["lose", "0"],
         ["reset", "0"],
         ["reboot"],
+        ["reload"],
+        ["feed", "/dev/null"],
+        ["latency", "hopper"],
     ],
     ids=lambda words: " ".join(words),
 )

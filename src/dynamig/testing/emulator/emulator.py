@@ -99,13 +99,15 @@ class Emulator:
         seed: int = 7,
         driver_version: str = "580.95.05",
         renumber: bool = False,
+        ci_info_names_mig: bool = False,
         virtualization: Literal["none", "passthrough", "vgpu"] = "none",
         trace: bool = True,
     ) -> SeenNode:
         """The directory is an emulated node: `gpus` is `model:count,...` or a list of model keys, in PCI order.
 
-        `renumber`: a MIG mode switch gives the GPU another minor. GPU UUIDs follow from the seed and the absolute
-        path, so two nodes never share one. Raises Refused UNKNOWN_MODEL, INCOMPLETE_MODEL, BAD_GPUS, BAD_VERSION;
+        `renumber`: a MIG mode switch gives the GPU another minor. `ci_info_names_mig`: the device in the info of a compute
+        instance is the MIG device; else the GPU, as nvml.h has it (clients differ in what they expect). GPU UUIDs follow
+        from the seed and the absolute path, so two nodes never share one. Raises Refused UNKNOWN_MODEL, INCOMPLETE_MODEL, BAD_GPUS, BAD_VERSION;
         Conflict NODE_EXISTS.
         """
         keys = making.parse_gpus(gpus) if isinstance(gpus, str) else list(gpus)
@@ -116,6 +118,7 @@ class Emulator:
             seed=seed,
             driver_version=driver_version,
             renumber=renumber,
+            ci_info_names_mig=ci_info_names_mig,
             virtualization=("none", "passthrough", "vgpu").index(virtualization),
             trace=trace,
         )

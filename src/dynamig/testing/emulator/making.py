@@ -32,6 +32,7 @@ class Plan:
     seed: int
     driver_version: str
     renumber: bool
+    ci_info_names_mig: bool
     virtualization: int
     trace: bool
 
@@ -110,6 +111,7 @@ def _capability_table(models: list[GpuModel]) -> tuple[int, int]:
 def _head(plan: Plan, branch: int, majors: tree.Majors, gis: int, cis: int, *, character: bool) -> layout.NodeHead:
     flags = layout.NODE_RENUMBERS if plan.renumber else 0
     flags |= layout.NODE_CHARACTER_NODES if character else 0
+    flags |= layout.NODE_CI_INFO_NAMES_MIG if plan.ci_info_names_mig else 0
     return layout.NodeHead(
         magic=layout.NODE_MAGIC,
         layout_version=layout.LAYOUT_VERSION,
