@@ -105,10 +105,10 @@ class Emulator:
     ) -> SeenNode:
         """The directory is an emulated node: `gpus` is `model:count,...` or a list of model keys, in PCI order.
 
-        `renumber`: a MIG mode switch gives the GPU another minor. `ci_info_names_mig`: the device in the info of a compute
-        instance is the MIG device; else the GPU, as nvml.h has it (clients differ in what they expect). GPU UUIDs follow
-        from the seed and the absolute path, so two nodes never share one. Raises Refused UNKNOWN_MODEL, INCOMPLETE_MODEL, BAD_GPUS, BAD_VERSION;
-        Conflict NODE_EXISTS.
+        `renumber`: a MIG mode switch gives the GPU another minor. `ci_info_names_mig`: the device in the info of a
+        compute instance is the MIG device; else the GPU, as nvml.h has it (clients differ in what they expect).
+        GPU UUIDs follow from the seed and the absolute path, so two nodes never share one.
+        Raises Refused UNKNOWN_MODEL, INCOMPLETE_MODEL, BAD_GPUS, BAD_VERSION; Conflict NODE_EXISTS.
         """
         keys = making.parse_gpus(gpus) if isinstance(gpus, str) else list(gpus)
         catalog = load_geometry(geometry)
