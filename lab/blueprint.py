@@ -194,7 +194,7 @@ class Blueprint:
             bridge.write_tokens(self._layout, self.kubectl, answers.token(clients.run_as(self._layout, "root", asked)))
 
         self._add("bridge-files", tokens, needs=("manifests", "slurmctld"))
-        self._add_daemon(bridge.daemon(self._layout))
+        self._add_daemon(bridge.daemon(self._layout, self._spec))
 
     def _add_slurm_node(self, node: str) -> None:
         self._add_ground(node)

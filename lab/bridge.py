@@ -15,7 +15,7 @@ import yaml
 from lab import pki
 from lab.components import DYNAMIG, NAMESPACE, REPOSITORY, TOKEN_S, source_digest
 from lab.daemons import Daemon
-from lab.probes import RunningProbe
+from lab.probes import ReadyProbe
 from lab.spec import LabSpec, Layout
 
 ACCOUNT = "dynamig-bridge"
@@ -68,6 +68,7 @@ def configuration(here: BridgeFiles, spec: LabSpec) -> dict[str, Any]:
         "defaultAccount": {"user": SLURM_USER, "partitions": ["all", "low", "kubernetes"]},
         "kubeconfig": str(here.kubeconfig),
         "namespace": NAMESPACE,
+        "listen": f"127.0.0.1:{spec.ports.bridge}",
     }
 
 
@@ -79,14 +80,15 @@ def write_tokens(layout: Layout, kubectl: Callable[..., str], slurm_token: str) 
     pki.write(here.token, token.strip())
 
 
-def daemon(layout: Layout) -> Daemon:
+def daemon(layout: Layout, spec: LabSpec) -> Daemon:
     here = files(layout)
     return Daemon(
         name="bridge",
         argv=(str(DYNAMIG), "bridge", "run", "--config", str(here.config)),
-        probe=RunningProbe(),
-        needs=frozenset({"bridge-files"}),
+        probe=ReadyProbe(spec.ports.bridge),
+        needs=frozenset({"bridge-files", "slurmrestd"}),
         files=(here.config, here.kubeconfig),
+        ports=(spec.ports.bridge,),
         extra=(source_digest(REPOSITORY / "src"),),
         grace_s=15,
     )

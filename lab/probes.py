@@ -66,8 +66,10 @@ class DriverProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningProbe:
-    """The process runs; it serves nobody who could ask it."""
+class ReadyProbe:
+    """/readyz answers 200 over plain HTTP; what it says otherwise is the reason."""
+
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ Probe = (
     | ContainerdProbe
     | KubeletProbe
     | DriverProbe
-    | RunningProbe
+    | ReadyProbe
     | MungeProbe
     | SlurmctldProbe
     | SlurmdProbe
@@ -113,8 +115,8 @@ def probe(question: Probe, record: Record) -> str | None:
     """Why the daemon of this record is not ready; None if it is."""
     try:
         match question:
-            case RunningProbe():
-                return None
+            case ReadyProbe(port):
+                return _plain(port, "/readyz")
             case MachineProbe():
                 return _machine(record)
             case HealthProbe(server, path):
@@ -165,7 +167,7 @@ def _containerd(path: Path) -> str | None:
 
 
 def _kubelet(question: KubeletProbe, record: Record) -> str | None:
-    if reason := _plain_health(question.health_port):
+    if reason := _plain(question.health_port, "/healthz"):
         return reason
     node = question.api.get_json(f"/api/v1/nodes/{question.node}")
     if node is None:
@@ -189,14 +191,15 @@ def node_problem(node: dict[str, Any], lease: dict[str, Any] | None, since: floa
     return None
 
 
-def _plain_health(port: int) -> str | None:
+def _plain(port: int, path: str) -> str | None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:
-        connection.request("GET", "/healthz")
-        status = connection.getresponse().status
-        return None if status == 200 else f"/healthz: {status}"
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read().decode(errors="replace").strip()
+        return None if answer.status == 200 else f"{path}: {answer.status} {body[:200]}"
     except (OSError, http.client.HTTPException) as error:
-        return f"/healthz: {error}"
+        return f"{path}: {error}"
     finally:
         connection.close()
 

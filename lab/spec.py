@@ -4,9 +4,10 @@ Ports come in one block of 100 per lab:
 
     base + 0  kube-apiserver          base + 5  slurmctld
     base + 1  etcd, clients           base + 6  slurmrestd
-    base + 2  etcd, peers             base + 10 + 4 i   kubelet of node i
-    base + 3  kube-controller-manager base + 11 + 4 i   kubelet's health of node i
-    base + 4  kube-scheduler          base + 12 + 4 i   slurmd of node i
+    base + 2  etcd, peers             base + 7  dynamig's bridge: readiness, metrics
+    base + 3  kube-controller-manager base + 10 + 4 i   kubelet of node i
+    base + 4  kube-scheduler          base + 11 + 4 i   kubelet's health of node i
+                                      base + 12 + 4 i   slurmd of node i
 
 Everything listens on 127.0.0.1 only. Default blocks lie in 20000-29999, below the ports that Linux gives to outgoing
 connections (32768 and up); the first one tried follows from the folder, so that a lab finds its ports again.
@@ -128,6 +129,10 @@ class Ports:
     def slurmrestd(self) -> int:
         return self.base + 6
 
+    @property
+    def bridge(self) -> int:
+        return self.base + 7
+
     def kubelet(self, index: int) -> int:
         return self.base + 10 + 4 * index
 
@@ -140,7 +145,7 @@ class Ports:
     def all(self, nodes: int) -> tuple[int, ...]:
         """Every port that a lab of so many nodes listens on."""
         per_node = [port for i in range(nodes) for port in (self.kubelet(i), self.kubelet_health(i), self.slurmd(i))]
-        return (*range(self.base, self.base + 7), *per_node)
+        return (*range(self.base, self.base + 8), *per_node)
 
 
 @dataclass(frozen=True, slots=True)

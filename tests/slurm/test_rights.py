@@ -112,7 +112,7 @@ def test_a_bridge_with_too_few_rights_says_so_and_does_nothing(lab: Lab, cluster
     cluster.running("paid")
     hold = hold_of(lab, cluster, "paid")
     with another_bridge(lab, tmp_path, slurm_user="alice") as log:
-        until(lambda: _in("bridge_passive", log.read_text()))
+        until(lambda: _in("look_failed", log.read_text()))
         cluster.pod("late", mig(profile="1g.10gb"))
         assert "token" in told(cluster, "late", "BridgePassive")["message"]
         assert len(events(cluster, "late", "BridgePassive")) == 1
@@ -120,7 +120,7 @@ def test_a_bridge_with_too_few_rights_says_so_and_does_nothing(lab: Lab, cluster
         time.sleep(5)  # what the lab's bridge cancels at once
         assert [(j["job_id"], state(j)) for j in holds(lab)] == [(hold["job_id"], "RUNNING")]
         assert "UP" in lab.slurm("scontrol", "ping")
-        assert log.read_text().count("bridge_passive") == 1
+        assert log.read_text().count("look_failed") == 1
     cluster.running("late")
     until(lambda: _not_in(hold["job_id"], [j["job_id"] for j in holds(lab)]))
 

@@ -57,8 +57,11 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
+    """`wrong_pick`: Slurm started it on a GPU where its set has no place."""
+
     job: Job
     why: str
+    wrong_pick: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +122,12 @@ class EndPod:
 Action = (
     Tell | Note | Submit | Describe | Publish | Cancel | Commit | Verify | Ungate | TakeBack | LetGo | Release | EndPod
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows for one subject: a claim set, a job or a node, named alike in every look. Each action is the
+    condition of those after it."""
+
+    subject: str
+    actions: tuple[Action, ...]

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from dynamig import settings
 from dynamig.bridge.accounts import Accounts, Terms
+from dynamig.bridge.http import address
 from dynamig.protocol import names
 from dynamig.settings import AbsolutePath, Settings
 
@@ -53,6 +54,11 @@ class AccountConfig(Settings):
         return Terms(self.user, self.account, self.partitions, self.qos, self.minutes, self.max_minutes)
 
 
+def _address(text: str) -> str:
+    address(text)
+    return text
+
+
 class BridgeConfig(Settings):
     slurm: SlurmConfig
     default_account: AccountConfig | None = Field(default=None, description="absent: only what `accounts` lists")
@@ -62,6 +68,7 @@ class BridgeConfig(Settings):
     kubeconfig: AbsolutePath | None = None
     driver_name: str = names.DRIVER_NAME
     namespace: str = names.NAMESPACE
+    listen: Annotated[str, AfterValidator(_address)] | None = None
 
     def account_map(self) -> Accounts:
         entries = {payer: account.value() for payer, account in self.accounts.items()}

@@ -12,8 +12,22 @@ from dataclasses import replace
 
 from dynamig.bridge import committed
 from dynamig.bridge.accounts import NotPayable
-from dynamig.bridge.actions import Action, Cancel, Commit, EndPod, LetGo, Note, Release, Submit, TakeBack, Tell, Verify
+from dynamig.bridge.actions import (
+    Action,
+    Cancel,
+    Commit,
+    Decision,
+    EndPod,
+    LetGo,
+    Note,
+    Release,
+    Submit,
+    TakeBack,
+    Tell,
+    Verify,
+)
 from dynamig.bridge.extra import publications
+from dynamig.bridge.failures import Setback
 from dynamig.bridge.news import news
 from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, plan_hold
 from dynamig.bridge.sets import ClaimSet, claim_sets
@@ -45,23 +59,48 @@ BACK_OFF = 4.0
 CAN_MOVE = ("Resources", "Priority", "ReqNodeNotAvail")
 """Slurm's reasons that another node may cure. Limits of accounts and QOS hold everywhere."""
 
+Setbacks = Callable[[str, Action], Setback | None]
+"""What is known of earlier failures of such an action for a subject."""
 
-def decide(world: World, chooser: Callable[[World], Chooser]) -> Iterator[tuple[Action, ...]]:
-    """The actions of one look: for each set, then for each job, for each node, and words to pods; what one set was
-    given counts as taken for the next. Of actions that come together each one is the condition of those after it."""
+
+def no_setbacks(_subject: str, _action: Action) -> None:
+    return None
+
+
+def decide(world: World, chooser: Callable[[World], Chooser], setbacks: Setbacks = no_setbacks) -> Iterator[Decision]:
+    """One look: for each set, then for each job, for each node, and words to pods; what one set was given counts as
+    taken for the next. A decision with an action that is not tried again yet waits as a whole, and takes nothing."""
     sets, ended, said = claim_sets(world), set[PodRef](), list[Tell]()
     for of in sets:
-        if ended.isdisjoint(p.ref for p in of.pods):
-            actions = decide_set(of, world, chooser(world))
-            said += [a for a in actions if isinstance(a, Tell)]
-            yield tuple(a for a in actions if not isinstance(a, Tell))
+        if not ended.isdisjoint(p.ref for p in of.pods):
+            continue
+        actions = decide_set(of, world, chooser(world))
+        decision = Decision(of.uid, tuple(a for a in actions if not isinstance(a, Tell)))
+        met = _met(decision, setbacks)
+        said += (*_failing(of, met), *(a for a in actions if isinstance(a, Tell)))
+        if not any(setback.waits for setback in met):
+            yield decision
             world = _after(world, actions)
             ended |= {a.pod.ref for a in actions if isinstance(a, EndPod)}
     by_uid = {of.uid: of for of in sets}
-    for job in world.jobs:
-        yield decide_job(job, by_uid.get(job.identity.set_uid), world)
-    yield publications(world)
-    yield news(said)
+    of_jobs = (
+        Decision(f"job {job.key.job_id}", decide_job(job, by_uid.get(job.identity.set_uid), world))
+        for job in world.jobs
+    )
+    of_nodes = (Decision(f"node {action.node}", (action,)) for action in publications(world))
+    of_pods = (Decision(tell.of.uid, (tell,)) for tell in news(said))
+    yield from (d for d in (*of_jobs, *of_nodes, *of_pods) if not any(s.waits for s in _met(d, setbacks)))
+
+
+def _met(decision: Decision, setbacks: Setbacks) -> list[Setback]:
+    known = (setbacks(decision.subject, action) for action in decision.actions)
+    return [setback for setback in known if setback is not None]
+
+
+def _failing(of: ClaimSet, met: Sequence[Setback]) -> list[Tell]:
+    """Words to pods that wait. Those that run need not know that a comment in squeue cannot be written."""
+    waiting = replace(of, pods=tuple(p for p in of.pods if p.gated))
+    return [Tell(waiting, "ActionFailed", setback.words) for setback in met if setback.words and waiting.pods]
 
 
 def decide_set(of: ClaimSet, world: World, choose: Chooser) -> tuple[Action, ...]:
@@ -226,7 +265,9 @@ def _moves(job: Job, better: Plan, world: World) -> bool:
     return not same or (bool(better.ballast) and world.now - job.submitted > PATIENCE_PENDING)
 
 
-def _instead(of: ClaimSet, job: Job, why: str, *, not_on: tuple[str, ...] = ()) -> tuple[Action, ...]:
+def _instead(
+    of: ClaimSet, job: Job, why: str, *, not_on: tuple[str, ...] = (), wrong_pick: bool = False
+) -> tuple[Action, ...]:
     """Another attempt takes the job's place, and its place in the queue: noted first, so that what ends the job can
     never look like somebody's scancel."""
     noted = of.claims[0].attempt if of.claims else None
@@ -236,7 +277,7 @@ def _instead(of: ClaimSet, job: Job, why: str, *, not_on: tuple[str, ...] = ()) 
         priority=None if job.priority is None else job.priority + 1,
         excluded=(*(noted.excluded if noted is not None else ()), *not_on),
     )
-    return (Note(of, following), Cancel(job, why))
+    return (Note(of, following), Cancel(job, why, wrong_pick))
 
 
 # -- a job that runs ---------------------------------------------------------------------------------------------------
@@ -258,10 +299,12 @@ def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
         return (Tell(of, "NoGpuIndex", why), *_instead(of, job, why))
     gpu = node.map.get(job.gpu.index)
     if gpu is None:
-        return _instead(of, job, f"the device map of {node.name} does not know GPU {job.gpu.index}, which Slurm gave")
+        why = f"the device map of {node.name} does not know GPU {job.gpu.index}, which Slurm gave"
+        return _instead(of, job, why, wrong_pick=True)
     choice = choose(of, gpu, most=job.gpu.shards)
     if not isinstance(choice, Choice):
-        return _instead(of, job, f"no legal placement on GPU {job.gpu.index} of {node.name}: {choice.why}")
+        why = f"no legal placement on GPU {job.gpu.index} of {node.name}: {choice.why}"
+        return _instead(of, job, why, wrong_pick=True)
     return _commit(of, job, node, choice, world)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from dynamig.bridge.actions import Tell
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import PodRef, PodView
+from dynamig.errors import DynamigError, Refused
 from dynamig.protocol import names
 
 
@@ -21,11 +22,14 @@ def news(said: Iterable[Tell]) -> tuple[Tell, ...]:
     return tuple(tell for tell in chosen.values() if not _says(tell.of.pod, tell))
 
 
-def passive(pods: Iterable[PodView], why: str) -> tuple[Tell, ...]:
-    """To pods that wait for a bridge that may do nothing in Slurm."""
+def passive(pods: Iterable[PodView], error: DynamigError) -> tuple[Tell, ...]:
+    """To pods that wait for a bridge that may not, or cannot, do anything in Slurm."""
     waiting = [p for p in pods if p.gated and not p.deleting]
-    message = f"the bridge may not act in Slurm: {why}"
-    return news(Tell(ClaimSet(p.ref.uid, (p,), ()), "BridgePassive", message) for p in waiting)
+    if isinstance(error, Refused):
+        reason, message = "BridgePassive", f"the bridge may not act in Slurm: {error}"
+    else:
+        reason, message = "SlurmUnavailable", f"Slurm cannot be asked: {error}"
+    return news(Tell(ClaimSet(p.ref.uid, (p,), ()), reason, message) for p in waiting)
 
 
 def _says(pod: PodView, tell: Tell) -> bool:

@@ -1,6 +1,7 @@
 """The bridge of a cluster: watches, looks, decides, acts; again and again, from what is there and nothing else.
 
-A look is skipped while a watch is not in step with the server or Slurm does not answer: what is not seen is not gone.
+One of several leads (dynamig.kube.leader); the others keep their watches in step and do nothing. A look is skipped
+while a watch is not in step with the server or Slurm does not answer: what is not seen is not gone.
 """
 
 from __future__ import annotations
@@ -12,16 +13,23 @@ from typing import Any
 
 import structlog
 from lightkube import Client
+from prometheus_client import CollectorRegistry
 
 from dynamig.bridge import look
 from dynamig.bridge.act import Hands
-from dynamig.bridge.actions import Action, Tell
+from dynamig.bridge.actions import Action, Decision
 from dynamig.bridge.choose import WorldChooser
 from dynamig.bridge.config import BridgeConfig
 from dynamig.bridge.decide import decide
+from dynamig.bridge.errands import Errands
+from dynamig.bridge.failures import Failures
+from dynamig.bridge.health import LookFailed, asking
+from dynamig.bridge.http import Endpoint
 from dynamig.bridge.news import passive
+from dynamig.bridge.telemetry import Metrics, counts
+from dynamig.bridge.turns import Turns
 from dynamig.bridge.world import World
-from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
+from dynamig.errors import Unavailable
 from dynamig.kube.cache import WatchedObjects
 from dynamig.kube.client import (
     DeviceClass,
@@ -32,6 +40,7 @@ from dynamig.kube.client import (
     ResourceClaim,
     ResourceSlice,
 )
+from dynamig.kube.leader import Elector
 from dynamig.kube.sets import ApiSets
 from dynamig.protocol.slurm_jobs import Jobs
 
@@ -40,99 +49,120 @@ log = structlog.get_logger(__name__)
 LOOK_AT_LEAST = 1.0
 """Seconds between looks when nothing in Kubernetes changes: Slurm does not tell us, it is asked."""
 
-LOOK_AT_MOST = 0.1
-"""Seconds between looks when everything changes."""
+
+Watched = Mapping[Any, Sequence[Mapping[str, Any]]]
+"""API objects by kind."""
 
 
 class Bridge:
-    """Runs until stopped. One per cluster: writes carry resourceVersions, so two would only fight, not corrupt."""
+    """Runs until stopped, or until it finds a bug that does not pass."""
 
-    def __init__(self, config: BridgeConfig, client: Client, jobs: Jobs) -> None:
+    def __init__(self, config: BridgeConfig, client: Client, jobs: Jobs, elector: Elector) -> None:
         self._config = config
         self._jobs = jobs
+        self._elector = elector
         self._poked = threading.Event()
         self._stopping = threading.Event()
-        self._hands = Hands(ApiSets(client, config.driver_name), jobs, config.driver_name, time.time)
+        self._watched = _watched(client, config.namespace, self._poked)
+        registry = CollectorRegistry()
+        self._metrics = Metrics(registry)
         self._accounts = config.account_map()
-        self._said = ""
-        where = {
-            Pod: "*",
-            ResourceClaim: "*",
-            Lease: config.namespace,
-            ResourceSlice: None,
-            DeviceClass: None,
-            Namespace: None,
-            Node: None,
-        }
-        self._watched: dict[Any, WatchedObjects] = {
-            kind: WatchedObjects(client, kind, self._poked.set, namespace=namespace)
-            for kind, namespace in where.items()
-        }
+        self._hands = Hands(ApiSets(client, config.driver_name), jobs, config.driver_name, time.time)
+        self._failures = Failures(time.monotonic)
+        self._errands = Errands(self._run, self._failures, self._may_act, self._metrics.acted)
+        self._turns = Turns(
+            leads=lambda: elector.held,
+            election=lambda: elector.trouble,
+            behind=self._behind,
+            take_over=self._take_over,
+            look=self._look,
+            told=self._metrics.looked,
+            clock=time.monotonic,
+            wall=time.time,
+        )
+        self._endpoint = None if config.listen is None else self._listen(config.listen, registry)
 
     def run(self) -> None:
+        """Raises InvariantBroken if looks end in a bug again and again. The Lease is let go after the last action."""
+        if self._endpoint is not None:
+            self._endpoint.start()
         for watched in self._watched.values():
             watched.start()
-        log.info("bridge_running", driver=self._config.driver_name)
-        while not self._stopping.is_set():
-            self._poked.wait(LOOK_AT_LEAST)
-            self._poked.clear()
-            try:
-                self._look()
-            except DynamigError as error:
-                log.warning("look_failed", code=error.code, error=str(error))
-            self._stopping.wait(LOOK_AT_MOST)
-        for watched in self._watched.values():
-            watched.stop()
-        log.info("bridge_stopped")
+        self._elector.start()
+        log.info("bridge_running", driver=self._config.driver_name, listen=self._config.listen)
+        try:
+            while not self._stopping.is_set():
+                rest = self._turns.turn()
+                self._metrics.leads(self._turns.health.leading)
+                self._stopping.wait(rest)
+                self._poked.wait(LOOK_AT_LEAST)
+                self._poked.clear()
+        finally:
+            self._end()
 
     def stop(self) -> None:
         self._stopping.set()
         self._poked.set()
 
+    def _end(self) -> None:
+        for watched in self._watched.values():
+            watched.stop()
+        self._elector.stop()
+        if self._endpoint is not None:
+            self._endpoint.stop()
+        log.info("bridge_stopped")
+
+    def _listen(self, at: str, registry: CollectorRegistry) -> Endpoint:
+        turns = self._turns
+        return Endpoint(
+            at,
+            not_ready=lambda: turns.health.not_ready(time.monotonic()),
+            not_live=lambda: turns.health.not_live(time.monotonic()),
+            registry=registry,
+        )
+
+    def _behind(self) -> Sequence[str]:
+        return [kind.__name__ for kind, watched in self._watched.items() if not watched.synced]
+
+    def _take_over(self) -> None:
+        """Nothing is decided from a picture that is older than the lead: whoever led before may have acted since."""
+        with asking("Kubernetes"):
+            for watched in self._watched.values():
+                watched.refresh()
+
     def _look(self) -> None:
-        try:
-            self._jobs.check_rights()
-        except Refused as refused:
-            self._stay_passive(refused)
-            return
-        self._said = ""
-        for actions in decide(self._world(), self._chooser):
-            self._act(actions)
-            if any(not isinstance(a, Tell) for a in actions):
-                self._poked.set()  # the next look sees what was done, and goes on from there
-
-    def _chooser(self, world: World) -> WorldChooser:
-        return WorldChooser(world, self._config.driver_name)
-
-    def _act(self, actions: tuple[Action, ...]) -> None:
-        for action in actions:
-            try:
-                self._hands.run(action)
-            except Conflict as conflict:
-                log.info("decided_anew", action=type(action).__name__, why=str(conflict))
-                return
-            except Refused as refused:  # the object's own trouble: others are none the worse for it
-                log.warning("action_refused", action=type(action).__name__, code=refused.code, error=str(refused))
-                return
-
-    def _stay_passive(self, refused: Refused) -> None:
-        """With a token that may not do all of it nothing is done in Slurm or to claims. It is said here once, and on
-        every pod that waits; the token is read again at the next look."""
-        if self._said != str(refused):
-            log.error("bridge_passive", code=refused.code, error=str(refused))
-            self._said = str(refused)
+        """Without Slurm, or with a token that may not do all of it, nothing is done there or to claims; pods that wait
+        are told. The token is read again at the next look."""
         objects = self._objects()
-        pods = look.slurm_pods(objects[Pod], objects[Namespace], self._accounts)
-        self._act(passive(pods.values(), str(refused)))
+        try:
+            with asking("Slurm"):
+                self._jobs.check_rights()
+                world = self._world(objects)
+        except LookFailed as failed:
+            pods = look.slurm_pods(objects[Pod], objects[Namespace], self._accounts).values()
+            self._errands.carry_out(Decision(t.of.uid, (t,)) for t in passive(pods, failed.error))
+            raise
+        self._metrics.found(counts(world))
+        decisions = decide(world, lambda w: WorldChooser(w, self._config.driver_name), self._failures.setback)
+        if self._errands.carry_out(decisions):
+            self._poked.set()  # the next look sees what was done, and goes on from there
+        self._metrics.failing(self._failures.subjects)
 
-    def _objects(self) -> Mapping[Any, Sequence[Mapping[str, Any]]]:
-        """What is watched, by kind. Raises Unavailable while a watch is not in step."""
-        if behind := [kind.__name__ for kind, watched in self._watched.items() if not watched.synced]:
-            raise Unavailable("API_UNAVAILABLE", f"not in step with the API server: {', '.join(behind)}")
+    def _may_act(self) -> bool:
+        """Whoever stops does not finish the look: its supervisor would not wait, and the Lease would not be let go."""
+        return self._elector.held and not self._stopping.is_set()
+
+    def _run(self, action: Action) -> None:
+        self._turns.alive()
+        self._hands.run(action)
+
+    def _objects(self) -> Watched:
+        if behind := self._behind():
+            what = f"not in step with the API server: {', '.join(behind)}"
+            raise LookFailed("Kubernetes", Unavailable("API_UNAVAILABLE", what))
         return {kind: list(watched.objects().values()) for kind, watched in self._watched.items()}
 
-    def _world(self) -> World:
-        objects = self._objects()
+    def _world(self, objects: Watched) -> World:
         return look.world(
             now=time.time(),
             driver=self._config.driver_name,
@@ -148,3 +178,16 @@ class Bridge:
             slurm_nodes=self._jobs.nodes(),
             slurm_started=self._jobs.started(),
         )
+
+
+def _watched(client: Client, namespace: str, poked: threading.Event) -> dict[Any, WatchedObjects]:
+    where = {
+        Pod: "*",
+        ResourceClaim: "*",
+        Lease: namespace,
+        ResourceSlice: None,
+        DeviceClass: None,
+        Namespace: None,
+        Node: None,
+    }
+    return {kind: WatchedObjects(client, kind, poked.set, namespace=found) for kind, found in where.items()}

@@ -7,6 +7,7 @@ whoever decides by absence must wait.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,6 +46,8 @@ class WatchedObjects:
             self._where["fields"] = {"metadata.name": name}
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._listed = 0
+        """resourceVersion of the last list. Since Kubernetes 1.35 they may be compared as numbers (KEP-5504)."""
         self._synced = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch-{resource.__name__}", daemon=True)
@@ -63,28 +66,31 @@ class WatchedObjects:
         with self._lock:
             return dict(self._objects)
 
+    def refresh(self) -> None:
+        """The copy is at least as new as this call, however far behind its watch is. Raises Unavailable."""
+        with translated(f"listing {self._resource.__name__}"):
+            self._list()
+
     def _run(self) -> None:
         failures = 0
         while not self._stopping.is_set():
+            begun = time.monotonic()
             try:
                 self._follow()
-                failures = 0
+                continue
             except DynamigError as error:
-                self._synced.clear()
-                failures += 1
-                pause = min(0.2 * 2**failures, LONGEST_PAUSE)
-                log.warning("watch_broken", kind=self._resource.__name__, error=str(error), again_in=pause)
-                self._stopping.wait(pause)
+                if self._synced.is_set() or not failures:
+                    log.warning("watch_broken", kind=self._resource.__name__, code=error.code, error=str(error))
+            except Exception:
+                log.exception("watch_bug", kind=self._resource.__name__)
+            self._synced.clear()
+            failures = 1 if time.monotonic() - begun > LONGEST_PAUSE else failures + 1
+            self._stopping.wait(min(0.2 * 2**failures, LONGEST_PAUSE))
 
     def _follow(self) -> None:
         with translated(f"watching {self._resource.__name__}"):
-            listed = self._client.list(self._resource, **self._where)
-            objects: dict[tuple[str, str], Mapping[str, Any]] = {_key(o): plain(o) for o in listed}
-            version = listed.resourceVersion
-            with self._lock:
-                self._objects = objects
-            self._synced.set()
-            self._on_change()
+            version = self._list()
+            self._in_step()
             for kind, obj in self._client.watch(
                 self._resource, resource_version=version, server_timeout=WATCH_SECONDS, **self._where
             ):
@@ -92,8 +98,27 @@ class WatchedObjects:
                 if self._stopping.is_set():
                     return
 
-    def _apply(self, kind: str, obj: Mapping[str, Any]) -> None:
+    def _list(self) -> str:
+        """Everything as the server has it now; its resourceVersion."""
+        listed = self._client.list(self._resource, **self._where)
+        objects: dict[tuple[str, str], Mapping[str, Any]] = {_key(o): plain(o) for o in listed}
+        version = str(listed.resourceVersion)
         with self._lock:
+            if int(version) >= self._listed:
+                self._objects, self._listed = objects, int(version)
+        return version
+
+    def _in_step(self) -> None:
+        if not self._synced.is_set():
+            log.info("watch_in_step", kind=self._resource.__name__)
+        self._synced.set()
+        self._on_change()
+
+    def _apply(self, kind: str, obj: Mapping[str, Any]) -> None:
+        """One event of the watch; of a watch that is behind, what is older than the last list is known already."""
+        with self._lock:
+            if int(obj["metadata"]["resourceVersion"]) <= self._listed:
+                return
             if kind == "DELETED":
                 self._objects.pop(_key(obj), None)
             elif kind in ("ADDED", "MODIFIED"):

@@ -35,14 +35,15 @@ READ_TIMEOUT = 8.0
 """Seconds for one request. The kubelet's whole prepare has 45; a request that takes longer is tried again."""
 
 
-def connect(kubeconfig: Path | None, *, field_manager: str | None = None) -> Client:
-    """A client for `kubeconfig`, or for the pod's own service account. Nothing is sent yet.
+def connect(kubeconfig: Path | None, *, field_manager: str | None = None, timeout: float = READ_TIMEOUT) -> Client:
+    """A client for `kubeconfig`, or for the pod's own service account. Nothing is sent yet. `timeout`: seconds that one
+    request may take.
 
     Tokens from files are read again when the server refuses the old one (lightkube's token file authentication).
     """
     try:
         config = KubeConfig.from_file(_readable(kubeconfig)) if kubeconfig else KubeConfig.from_service_account()
-        return Client(config.get(), timeout=httpx2.Timeout(READ_TIMEOUT), field_manager=field_manager)
+        return Client(config.get(), timeout=httpx2.Timeout(timeout), field_manager=field_manager)
     except ConfigError as error:
         where = kubeconfig or "the pod's service account"
         raise Refused("BAD_KUBECONFIG", f"{where}: {error}", "give a readable kubeconfig") from error

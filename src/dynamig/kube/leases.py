@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import time
 
 from lightkube import Client
 from lightkube.types import PatchType
 
 from dynamig.kube.client import Lease, translated
 from dynamig.protocol import names
+from dynamig.protocol.times import to_micro_time
 
 LEASE_SECONDS = 40
 """How long the last report counts as fresh: four renewals may be lost."""
@@ -21,7 +22,6 @@ class ApiLease:
         self._node = node
 
     def renew(self, content: str) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         name = names.lease_name(self._node)
         body = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -31,7 +31,11 @@ class ApiLease:
                 "namespace": self._namespace,
                 "annotations": {names.REPORT: content},
             },
-            "spec": {"holderIdentity": self._node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now},
+            "spec": {
+                "holderIdentity": self._node,
+                "leaseDurationSeconds": LEASE_SECONDS,
+                "renewTime": to_micro_time(time.time()),
+            },
         }
         with translated(f"Lease {self._namespace}/{name}"):
             self._client.patch(

@@ -81,6 +81,9 @@ GPU_MAP: Final = "dynamig-gpu-map"
 PREPARED: Final = "Prepared"
 """Condition type on `status.devices[]` of a claim."""
 
+BRIDGE_LEASE: Final = "dynamig-bridge"
+"""Lease of the bridge that acts; the others stand by."""
+
 LEASE_PREFIX: Final = "dynamig-node-"
 REPORT: Final = "dynamig.io/report"
 """Lease annotation, JSON: boot id, sequence, registered, UIDs of claims that live or are intended."""

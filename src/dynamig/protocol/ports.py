@@ -83,6 +83,19 @@ class NodeReport(Protocol):
     def renew(self, content: str) -> None: ...
 
 
+class LeaseObject(Protocol):
+    """One Lease, as plain API objects. Its writes raise Conflict if somebody else's write came between."""
+
+    def read(self) -> Mapping[str, Any] | None:
+        """None: the server says that there is none."""
+        ...
+
+    def create(self, spec: Mapping[str, Any]) -> None: ...
+    def replace(self, lease: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+        """`lease`, as it was read, has this spec now."""
+        ...
+
+
 class Journal(Protocol):
     """Claim records on disk. `write` and `forget` return after the disk has it, or raise Unavailable."""
 

@@ -13,7 +13,7 @@ from dynamig.mig import GiId, GpuUuid, Partition
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.gpus import Gpus, MigMode
-from dynamig.protocol.ports import CdiFiles, Claims, Journal
+from dynamig.protocol.ports import CdiFiles, Claims, Journal, LeaseObject
 from dynamig.protocol.records import ClaimRecord
 from dynamig.protocol.seen import Found, Gone
 
@@ -84,6 +84,27 @@ def check_claims(claims: Claims, ref: ClaimRef) -> None:
     other = ClaimRef(ref.namespace, ref.name, "another-uid")
     assert isinstance(claims.get(other), Gone)
     assert isinstance(claims.get(ClaimRef(ref.namespace, "no-such-claim", "x")), Gone)
+
+
+def check_lease(lease: LeaseObject) -> None:
+    """On a Lease that does not exist: made once, replaced as it was read or not at all, and its other words stay. It is
+    left behind without a holder."""
+    assert lease.read() is None
+    lease.create({"holderIdentity": "one", "leaseDurationSeconds": 15, "leaseTransitions": 0})
+    _refuses(Conflict, "CONFLICT", lambda: lease.create({"holderIdentity": "two"}))
+    first = lease.read()
+    assert first is not None
+    assert first["spec"]["holderIdentity"] == "one"
+    lease.replace(first, {**first["spec"], "holderIdentity": "two"})
+    _refuses(Conflict, "CONFLICT", lambda: lease.replace(first, {**first["spec"], "holderIdentity": "three"}))
+    second = lease.read()
+    assert second is not None
+    assert second["spec"] == {**first["spec"], "holderIdentity": "two"}
+    assert second["metadata"]["uid"] == first["metadata"]["uid"]
+    lease.replace(second, {"leaseDurationSeconds": 1})
+    third = lease.read()
+    assert third is not None
+    assert third["spec"] == {"leaseDurationSeconds": 1}
 
 
 def check_journal(journal: Journal, record: ClaimRecord) -> None:

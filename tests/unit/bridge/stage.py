@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from dynamig.bridge.accounts import Accounts, Terms
 from dynamig.bridge.act import Hands
-from dynamig.bridge.actions import Action, Tell
+from dynamig.bridge.actions import Action, Decision, Tell
 from dynamig.bridge.decide import decide
+from dynamig.bridge.errands import Errands
+from dynamig.bridge.failures import Failures
+from dynamig.bridge.health import LookFailed
 from dynamig.bridge.plan import Choice, NoChoice, Pick
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World, read_pod, read_set_claim
 from dynamig.dra import Pool, PublishedPool, read_pools, resource_slices
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies
-from dynamig.errors import DynamigError
 from dynamig.mig import GpuUuid, Partition, Table, fewest_lost
 from dynamig.protocol import names
 from dynamig.protocol.identity import JobIdentity, Purpose, Role
@@ -45,7 +48,8 @@ def wants(profile: str) -> dict[str, Any]:
 @dataclass
 class Stage:
     """`driver_claims`: what each node's driver reports as living or intended; `slurm_names`, `maps`: of nodes that are
-    called otherwise in Slurm, or whose GPUs have other indices there."""
+    called otherwise in Slurm, or whose GPUs have other indices there; `leads`: whether the bridge does; `done`: its
+    actions, and what came of each."""
 
     sets: FakeSets = field(default_factory=FakeSets)
     slurm: FakeSlurm = field(default_factory=lambda: FakeSlurm({SlurmNodeName(n): (UNITS.count,) * 2 for n in NODES}))
@@ -57,10 +61,19 @@ class Stage:
     slurm_names: dict[str, SlurmNodeName] = field(default_factory=dict)
     maps: dict[str, Mapping[int, GpuUuid]] = field(default_factory=dict)
     accounts: Accounts = EVERYBODY
+    leads: bool = True
+    done: list[tuple[Action, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.slurm.clock = lambda: self.now
         self.hands = Hands(self.sets, self.slurm, names.DRIVER_NAME, lambda: self.now)
+        self.failures = Failures(lambda: self.now)
+        self.errands = Errands(
+            lambda action: self.run(action),
+            self.failures,
+            lambda: self.leads,
+            lambda action, outcome: self.done.append((action, outcome)),
+        )
 
     def world(self) -> World:
         pods = {n: read_pod(p, self.accounts) for n, p in self.sets.pods.items()}
@@ -96,19 +109,13 @@ class Stage:
         """One look of the bridge; how many actions it took, words to pods apart."""
         self.now += 1
         self.sets.now = self.now
-        took = 0
-        for actions in decide(self.world(), lambda world: TableChooser(world, self.closed)):
-            took += sum(not isinstance(a, Tell) for a in actions)
-            self._carry_out(actions)
-        return took
+        before = len(self.done)
+        with suppress(LookFailed):
+            self.errands.carry_out(self.decisions())
+        return sum(not isinstance(action, Tell) for action, _ in self.done[before:])
 
-    def _carry_out(self, actions: tuple[Action, ...]) -> None:
-        """As the service does: what fails ends what was decided for the same set."""
-        for action in actions:
-            try:
-                self.run(action)
-            except DynamigError:
-                return
+    def decisions(self) -> Iterator[Decision]:
+        return decide(self.world(), lambda world: TableChooser(world, self.closed), self.failures.setback)
 
     def run(self, action: Action) -> None:
         self.hands.run(action)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dynamig.bridge.config import BridgeConfig, SlurmConfig
 from dynamig.driver.config import DriverConfig, GpuPolicy
 from dynamig.protocol import __main__ as lifecycles
 from dynamig.protocol import invariants
@@ -49,3 +50,10 @@ def test_architecture_stays_short() -> None:
 def test_the_lifecycles_are_those_of_the_tables() -> None:
     written = (ROOT / "docs/reference/lifecycles.md").read_text()
     assert written == lifecycles.page(), "run: python -m dynamig.protocol > docs/reference/lifecycles.md"
+
+
+def test_every_key_of_the_bridges_configuration_is_documented() -> None:
+    text = (ROOT / "docs/reference/bridge-config.md").read_text()
+    keys = [field.alias for field in BridgeConfig.model_fields.values()]
+    keys += [f"slurm.{f.alias}" for f in SlurmConfig.model_fields.values()]
+    assert [key for key in keys if key != "slurm" and f"`{key}`" not in text] == []

@@ -56,7 +56,8 @@ def test_the_driver_runs_on_the_host_and_everything_else_in_a_machine(blueprint:
     assert on_host == {"driver-n1", "driver-n2"}
 
 
-def test_daemons_listen_on_the_planned_ports_each_on_its_own(blueprint: Blueprint) -> None:
+def test_daemons_listen_on_the_planned_ports_each_on_its_own(layout: Layout) -> None:
+    blueprint = Blueprint(layout, replace(SPEC, slurm_hooks="/hooks"), ARTIFACTS, with_driver=True)
     used = [port for daemon in blueprint.daemons.values() for port in daemon.ports]
     assert sorted(used) == sorted(SPEC.ports.all(len(NAMES)))
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from dynamig.bridge.http import Endpoint
 from dynamig.driver.control import ControlServer
 from lab.api import Https
-from lab.probes import ContainerdProbe, DriverProbe, HealthProbe, node_problem, probe
+from lab.probes import ContainerdProbe, DriverProbe, HealthProbe, ReadyProbe, node_problem, probe
 from lab.processes import Identity, Record
 
 STARTED = 1_000_000.5
@@ -59,6 +61,7 @@ def test_nobody_there_is_a_reason_and_not_an_error(tmp_path: Path) -> None:
             HealthProbe(server, "/readyz"),
             ContainerdProbe(tmp_path / "absent.sock"),
             DriverProbe(server, "n1", tmp_path / "absent.sock"),
+            ReadyProbe(unused.getsockname()[1]),
         ):
             assert probe(question, RECORD)
 
@@ -88,3 +91,16 @@ def test_a_driver_is_ready_by_its_own_word_and_the_clusters(
         assert reason in (probe(question, RECORD) or "")
     finally:
         server.close()
+
+
+def test_what_is_not_ready_says_why_in_its_own_words() -> None:
+    why = ["Slurm: SLURM_UNAVAILABLE jobs, since 12:03:11 UTC"]
+    served = Endpoint("127.0.0.1:0", not_ready=lambda: why[0], not_live=lambda: "", registry=CollectorRegistry())
+    served.start()
+    try:
+        question = ReadyProbe(served.port)
+        assert probe(question, RECORD) == f"/readyz: 503 {why[0]}"
+        why[0] = ""
+        assert probe(question, RECORD) is None
+    finally:
+        served.stop()

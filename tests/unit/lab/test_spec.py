@@ -35,7 +35,7 @@ def nodes(*names: str) -> tuple[NodeSpec, ...]:
 
 def test_ports_of_the_largest_lab_are_distinct_and_within_its_block() -> None:
     ports = Ports(FIRST_BASE).all(MAX_NODES)
-    assert len(set(ports)) == len(ports) == 7 + 3 * MAX_NODES
+    assert len(set(ports)) == len(ports) == 8 + 3 * MAX_NODES
     assert all(FIRST_BASE <= port < FIRST_BASE + BLOCK for port in ports)
 
 
