@@ -5,7 +5,7 @@ Lease says: so the clocks of two machines need not agree, only run equally fast.
 that was read, so that of two who try one wins. A clean stop clears the holder, and a successor need not wait.
 
 It is no fence: a holder may be held up between a look at `Elector.held` and its write. That is why every other write
-carries a resourceVersion, or is looked for by identity first (docs/decisions/0016-one-bridge-acts.md).
+carries a resourceVersion, or is looked for by identity first (docs/decisions/0017-one-bridge-acts.md).
 
 Source: `tools/leaderelection/leaderelection.go` and `resourcelock/leaselock.go` of client-go 0.36.
 """
