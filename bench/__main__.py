@@ -44,6 +44,7 @@ BENCHES = (
     Bench("start", "Driver start with 8 GPUs and 56 prepared claims", "bench.start"),
     Bench("first_fit_order", "Packing by the published order of placements", "bench.packing"),
     Bench("allocate", "The allocator beside Kubernetes' own", "bench.allocate"),
+    Bench("bridge_look", "What one look of the bridge costs, on fakes", "bench.bridge_look"),
     Bench("memory", "What a running driver costs its node, on the lab", "bench.memory"),
 )
 
