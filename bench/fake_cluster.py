@@ -186,7 +186,10 @@ class FakeCluster:
     def arrive(self, profiles: Iterable[str]) -> None:
         """A new pod for each profile."""
         for profile in profiles:
-            self.sets.create_pod(f"p{next(self._numbers):06d}", wants(profile))
+            self.arrive_as(f"p{next(self._numbers):06d}", profile)
+
+    def arrive_as(self, pod: str, profile: str) -> None:
+        self.sets.create_pod(pod, wants(profile))
 
     def forget_ended(self) -> None:
         """As slurmctld does after MinJobAge."""
