@@ -21,6 +21,9 @@ T = TypeVar("T")
 EVERY_S = 0.007
 """Seconds between two looks at all jobs."""
 
+WITHIN_S = 170.0
+"""For a native job: its prolog waits for the GPU up to a minute, and a busy lab is slow."""
+
 PARTITION = "all"
 SUBMITTED, RUNNING, FREED = "submitted", "running", "freed"
 
@@ -88,10 +91,10 @@ class JobSightings:
     def stop(self) -> None:
         self._stopping.set()
 
-    def wait(self, job: int, stage: str, *, within: float = 60.0) -> float:
+    def wait(self, job: int, stage: str, *, within: float = WITHIN_S) -> float:
         return self._wait(lambda: self._seen.get((job, stage)), f"job {job} {stage}", within)
 
-    def wait_new(self, stage: str, known: set[int], *, within: float = 60.0) -> tuple[int, float]:
+    def wait_new(self, stage: str, known: set[int], *, within: float = WITHIN_S) -> tuple[int, float]:
         """The first job that is not among the known and that reached the stage, and when."""
 
         def first() -> tuple[float, int] | None:
