@@ -2,7 +2,7 @@
 
 Clusters of nodes with eight H100, three fifths of their slices in use, and pods that wait. Every set that waits is
 asked about every GPU in each look, so this stands against the allocator alone: the best of all nodes for each such pod,
-one after the other, on nodes that are already read. Slurm and the API server answer from memory.
+one after the other, on nodes that are already read. What Slurm and the API server would need is left out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TypeVar
 from bench.fake_cluster import CLASS, GPUS, IDS, MIG_CLASS, FakeCluster, joined, node_names, published, wants
 from bench.figures import Figure, Report, series
 from bench.quiet import only_warnings
+from dynamig.bridge import look
 from dynamig.bridge.world import World
 from dynamig.dra.allocate import (
     Allocation,
@@ -68,7 +69,7 @@ def _figures(cluster: FakeCluster, waiting: int, rounds: int) -> Iterator[Figure
     alone = Allocator(cluster)
     rows: dict[str, list[float]] = {"world": [], "decide": [], "alone": []}
     for _ in range(rounds + 1):
-        spent, world = timed(cluster.world)
+        spent, world = timed(partial(look.world, **cluster.seen()))
         rows["world"].append(spent)
         rows["decide"].append(timed(partial(_all_of, cluster, world))[0])
         rows["alone"].append(timed(lambda: alone.best_for(profiles))[0])

@@ -103,21 +103,24 @@ class FakeCluster:
         return cls(node_names(nodes))
 
     def world(self) -> World:
-        """As the bridge's service builds it from its watches and Slurm's answers."""
-        return look.world(
-            now=self.now,
-            driver=names.DRIVER_NAME,
-            pods=self.sets.pods.values(),
-            namespaces=NAMESPACES,
-            claims=self.sets.claims.values(),
-            slices=self._slices,
-            classes=(CLASS,),
-            leases={names.lease_name(n): self._lease(n) for n in self.nodes},
-            slurm_names={},
-            jobs=self.slurm.ours(),
-            slurm_nodes=self.slurm.nodes(),
-            slurm_started=self.slurm.started(),
-        )
+        return look.world(**self.seen())
+
+    def seen(self) -> Object:
+        """What the bridge's service has from its watches and from Slurm when it builds its world."""
+        return {
+            "now": self.now,
+            "driver": names.DRIVER_NAME,
+            "pods": list(self.sets.pods.values()),
+            "namespaces": NAMESPACES,
+            "claims": list(self.sets.claims.values()),
+            "slices": self._slices,
+            "classes": (CLASS,),
+            "leases": {names.lease_name(n): self._lease(n) for n in self.nodes},
+            "slurm_names": {},
+            "jobs": self.slurm.ours(),
+            "slurm_nodes": self.slurm.nodes(),
+            "slurm_started": self.slurm.started(),
+        }
 
     def _lease(self, node: str) -> Object:
         report = published(node).report
