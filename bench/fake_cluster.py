@@ -11,18 +11,19 @@ from itertools import count
 from typing import Any
 
 from dynamig.bridge import look
+from dynamig.bridge.accounts import Accounts, Terms
 from dynamig.bridge.act import Hands
 from dynamig.bridge.actions import Action, Tell
 from dynamig.bridge.choose import WorldChooser
 from dynamig.bridge.decide import decide
-from dynamig.bridge.world import Account, World
+from dynamig.bridge.world import World
 from dynamig.dra import resource_slices
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies
 from dynamig.errors import DynamigError, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
-from dynamig.protocol.device_map import make_map
+from dynamig.protocol.device_map import Given, make_map
 from dynamig.protocol.node_report import Report
 from dynamig.protocol.shards import units_of_geometry
 from dynamig.protocol.slurm_jobs import SlurmNodeName
@@ -42,6 +43,7 @@ CLASS: Object = {
     "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{names.DRIVER_NAME}' && {A}.type == 'mig'"}}]},
 }
 NAMESPACES = ({"metadata": {"name": "ns", "labels": {names.SCHEDULER_LABEL: "slurm"}}},)
+EVERYBODY = Accounts({}, Terms("dynamig", "", ("all",)))
 A_LOOK = 0.1
 """Seconds that one look takes on the cluster's clock."""
 
@@ -76,7 +78,7 @@ def published(node: str) -> Published:
     readings = [h100(i, uuid=GpuUuid(f"GPU-{node}-{i}")) for i in range(GPUS)]
     pools = [o.pool for o in build(node, readings, {r.uuid: r.minor for r in readings}, GpuPolicies()).offers.values()]
     slices = (s for p in pools for s in resource_slices(p, driver=names.DRIVER_NAME, node=node, generation=1))
-    return Published(tuple(slices), Report("boot", 1, True, (), make_map(readings, None)))
+    return Published(tuple(slices), Report("boot", 1, True, (), make_map(readings, Given(node))))
 
 
 @dataclass
@@ -94,7 +96,7 @@ class FakeCluster:
         self.slurm = FakeSlurm(shards, cpus=1024, _ids=count(self.first_id))
         self._numbers = count(self.first_id)
         self.slurm.clock = lambda: self.now
-        self.hands = Hands(self.sets, self.slurm, names.DRIVER_NAME, lambda namespace: Account(), lambda: self.now)
+        self.hands = Hands(self.sets, self.slurm, names.DRIVER_NAME, lambda: self.now)
         self.driver_claims: dict[str, set[str]] = {n: set() for n in self.nodes}
         self._slices = [deepcopy(s) for n in self.nodes for s in published(n).slices]
 
@@ -116,7 +118,8 @@ class FakeCluster:
             "slices": self._slices,
             "classes": (CLASS,),
             "leases": {names.lease_name(n): self._lease(n) for n in self.nodes},
-            "slurm_names": {},
+            "nodes": [{"metadata": {"name": n}, "spec": {}} for n in self.nodes],
+            "accounts": EVERYBODY,
             "jobs": self.slurm.ours(),
             "slurm_nodes": self.slurm.nodes(),
             "slurm_started": self.slurm.started(),
@@ -136,6 +139,7 @@ class FakeCluster:
     def look(self) -> tuple[Action, ...]:
         """One look of the bridge; what it did, words to pods apart."""
         self.now += A_LOOK
+        self.sets.now = self.now
         did: list[Action] = []
         for actions in self.decided(self.world()):
             did += self._carry_out(actions)
