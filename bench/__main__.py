@@ -47,6 +47,7 @@ BENCHES = (
     Bench("first_fit_order", "Packing by the published order of placements", "bench.packing"),
     Bench("allocate", "The allocator beside Kubernetes' own", "bench.allocate"),
     Bench("bridge", "Pods paid for in Slurm, on a lab of their own", "bench.bridge"),
+    Bench("bridge_burst", "Many pods at once, on a lab of their own", "bench.bridge_burst"),
     Bench("bridge_slurm", "What a look of the bridge asks of Slurm, on a lab of its own", "bench.bridge_slurm"),
     Bench("bridge_look", "What one look of the bridge costs, on fakes", "bench.bridge_look"),
     Bench("bridge_picks", "Wrong picks of Slurm, and what is served beside them, simulated", "bench.bridge_picks"),

@@ -43,9 +43,6 @@ WITHIN_S = 170.0
 TARGET_S = 0.15
 """What a bound pod may take beyond Slurm's own start of a job."""
 
-BURST = 24
-"""1g partitions; the lab's four GPUs have 28."""
-
 STEPS = ("created", NOTED, SUBMITTED, JOB_RUNNING + " in Slurm", ALLOCATED, VERIFIED, UNGATED, BOUND, RUNNING)
 BRIEF = "sleep 2"
 """What a pod does that is to end by itself."""
@@ -102,9 +99,6 @@ def report(*, quick: bool) -> Report:
                 measure(bench)
             if number < 0:
                 bench.rows.clear()  # the first of each warms caches of all daemons
-        for _ in range(1 if quick else 2):
-            for measure in (_burst, _job_burst):
-                measure(bench)
         for _ in range(2 if quick else 4):
             for measure in (_end, _scancel, _job_end):
                 measure(bench)
@@ -165,27 +159,6 @@ def _plain_pod(bench: Bench) -> None:
     bench.note("plain: created to running", bench.free.wait(pod, RUNNING) - created)
     bench.note("plain: created to bound", bench.free.wait(pod, BOUND) - created)
     bench.free.remove(pod)
-
-
-# -- many at once ------------------------------------------------------------------------------------------------------
-
-
-def _burst(bench: Bench) -> None:
-    made = [bench.paid.create() for _ in range(BURST)]
-    begun = min(created for _, created in made)
-    pods = [pod for pod, _ in made]
-    bench.note("pods bound per second", BURST / (max(bench.paid.wait(p, BOUND) for p in pods) - begun))
-    bench.paid.remove(*pods)
-
-
-def _job_burst(bench: Bench) -> None:
-    made = [bench.slurm.submit(bench.lab.nodes) for _ in range(BURST)]
-    begun = min(at for _, at in made)
-    last = max(bench.slurm.jobs.wait(job, JOB_RUNNING) for job, _ in made)
-    bench.note("jobs running per second", BURST / (last - begun))
-    for job, _ in made:
-        bench.slurm.cancel(job)
-        bench.slurm.jobs.wait(job, FREED)
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------
@@ -250,20 +223,19 @@ def all_taken(lab: Lab, slurm: SlurmSide) -> list[int]:
 
 
 AGAINST = (
-    ("created to bound", "job: submit to running", "s"),
-    ("created to bound", "plain: created to bound", "s"),
-    ("created to running", "plain: created to running", "s"),
-    ("pods bound per second", "jobs running per second", "1/s"),
-    ("pod finished to job ended", "job: scancel to ended", "s"),
-    ("scancel to pod being deleted", "job: scancel to ended", "s"),
-    ("native job cancelled to hold running", "native job cancelled to job running", "s"),
-    ("hold running to bound", "job: submit to running", "s"),
+    ("created to bound", "job: submit to running"),
+    ("created to bound", "plain: created to bound"),
+    ("created to running", "plain: created to running"),
+    ("pod finished to job ended", "job: scancel to ended"),
+    ("scancel to pod being deleted", "job: scancel to ended"),
+    ("native job cancelled to hold running", "native job cancelled to job running"),
+    ("hold running to bound", "job: submit to running"),
 )
 
 
 def _figures(rows: dict[str, list[float]]) -> Iterator[Figure]:
-    for ours, theirs, unit in AGAINST:
-        yield Figure(series(ours, unit, rows[ours]), series(theirs, unit, rows[theirs]))
+    for ours, theirs in AGAINST:
+        yield Figure(series(ours, "s", rows[ours]), series(theirs, "s", rows[theirs]))
     for first, then in pairwise(STEPS):
         step = f"{first} to {then}"
         yield Figure(series(step, "s", rows[step]), series("created to bound", "s", rows["created to bound"]))
@@ -275,5 +247,4 @@ def _notes(rows: dict[str, list[float]]) -> tuple[str, ...]:
     return (
         f"bound after Slurm's own submit to running + {over:.3f} s; the target is + {TARGET_S} s",
         "`created`, `submit`, `scancel`: when the bench asked; the rest: first seen, jobs every few ms",
-        f"a burst: {BURST} pods, or jobs, made one right after the other",
     )
