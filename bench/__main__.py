@@ -27,11 +27,13 @@ PLAIN_WIDTH = 140
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """`module` has `report(*, quick)`; it is imported only when it runs, so that the others need not be whole."""
+    """`module` has `report(*, quick)`; it is imported only when it runs, so that the others need not be whole.
+    `long`: takes many minutes, and runs only if it is named."""
 
     name: str
     title: str
     module: str
+    long: bool = False
 
     def run(self, *, quick: bool) -> Report:
         found = cast(Callable[..., Report], import_module(self.module).report)
@@ -45,16 +47,26 @@ BENCHES = (
     Bench("first_fit_order", "Packing by the published order of placements", "bench.packing"),
     Bench("allocate", "The allocator beside Kubernetes' own", "bench.allocate"),
     Bench("emulator", "The NVML emulator: reads, changes, enumeration", "bench.emulator"),
+    Bench("bridge", "Pods paid for in Slurm, on a lab of their own", "bench.bridge"),
+    Bench("bridge_burst", "Many pods at once, on a lab of their own", "bench.bridge_burst"),
+    Bench("bridge_slurm", "What a look of the bridge asks of Slurm, on a lab of its own", "bench.bridge_slurm"),
+    Bench("bridge_look", "What one look of the bridge costs, on fakes", "bench.bridge_look"),
+    Bench("bridge_picks", "Wrong picks of Slurm, and what is served beside them, simulated", "bench.bridge_picks"),
     Bench("memory", "What a running driver costs its node, on the lab", "bench.memory"),
+    Bench("bridge_look_200", "What one look costs with 200 nodes, on fakes", "bench.bridge_look_200", long=True),
+    Bench("bridge_picks_all", "Wrong picks, all mixes and loads, simulated", "bench.bridge_picks_all", long=True),
 )
 
 
 def chosen(names: Sequence[str]) -> tuple[Bench, ...]:
-    """Those named, in the order named; all if none is. Raises Refused for a name that there is not."""
+    """Those named, in the order named; all that are not long if none is.
+
+    Raises: Refused for a name that there is not.
+    """
     known = {bench.name: bench for bench in BENCHES}
     if unknown := [name for name in names if name not in known]:
         raise Refused("UNKNOWN_BENCH", f"no bench {', '.join(unknown)}", f"there are: {', '.join(known)}")
-    return tuple(known[name] for name in names) or BENCHES
+    return tuple(known[name] for name in names) or tuple(bench for bench in BENCHES if not bench.long)
 
 
 def machine() -> dict[str, Any]:
@@ -67,7 +79,9 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def main(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; all if none is named.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; none: all but the long ones.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: shows that it works, not how fast.")] = False,
     only_list: Annotated[bool, typer.Option("--list", help="Names and what they measure.")] = False,
     to: Annotated[Path | None, typer.Option("--json", help="Also write every value to this file.")] = None,
@@ -77,7 +91,7 @@ def main(
     errors = Console(stderr=True, soft_wrap=True)
     if only_list:
         for bench in BENCHES:
-            console.print(f"{bench.name:16} {bench.title}", highlight=False)
+            console.print(f"{bench.name:16} {bench.title}{' (long: name it)' if bench.long else ''}", highlight=False)
         return
     try:
         benches = chosen(names or ())

@@ -16,34 +16,52 @@ from dynamig.protocol import names
 
 Stages = Iterator[str]
 
+NOTED = "noted by the bridge"
 ALLOCATED = "allocated"
+VERIFIED = "verified"
+UNGATED = "gate off"
 BOUND = "bound"
 HELD = "held"
 PREPARED = "prepared"
 RUNNING = "running"
+SUCCEEDED = "succeeded"
+DELETING = "being deleted"
 POD_GONE = "pod gone"
 CLAIM_GONE = "claim gone"
+
+
+PHASES = {"Running": RUNNING, "Succeeded": SUCCEEDED}
 
 
 def pod_stages(event: str, pod: Mapping[str, Any]) -> Stages:
     """What this event shows that the pod has reached."""
     if event == "DELETED":
         yield POD_GONE
+    if pod["metadata"].get("deletionTimestamp"):
+        yield DELETING
+    if not any(g["name"] == names.GATE for g in pod["spec"].get("schedulingGates") or ()):
+        yield UNGATED
     if pod["spec"].get("nodeName"):
         yield BOUND
-    if pod.get("status", {}).get("phase") == "Running":
-        yield RUNNING
+    phase = pod.get("status", {}).get("phase")
+    if phase in PHASES:
+        yield PHASES[phase]
 
 
 def claim_stages(event: str, claim: Mapping[str, Any]) -> Stages:
-    """*held*: our driver has begun; *prepared*: it has reported on the claim, which it does behind the kubelet's
-    call, so that *running* may be seen before it."""
+    """*held*: the bridge or our driver has begun; *prepared*: the driver has reported on the claim, which it does
+    behind the kubelet's call, so that *running* may be seen before it."""
     if event == "DELETED":
         yield CLAIM_GONE
-    status = claim.get("status") or {}
+    meta, status = claim["metadata"], claim.get("status") or {}
+    words = meta.get("annotations") or {}
+    if names.HOLD in words:
+        yield NOTED
     if status.get("allocation"):
         yield ALLOCATED
-    if names.HELD in claim["metadata"].get("finalizers", ()):
+    if names.VERIFIED in words:
+        yield VERIFIED
+    if names.HELD in meta.get("finalizers", ()):
         yield HELD
     for device in status.get("devices") or ():
         for condition in device.get("conditions") or ():
@@ -72,6 +90,11 @@ class Sightings:
         """Both streams are followed, by threads that end with the process."""
         for resource, stages in ((Pod, pod_stages), (ResourceClaim, claim_stages)):
             threading.Thread(target=partial(self._follow, resource, stages), daemon=True).start()
+
+    def when(self, pod: str, stage: str) -> float | None:
+        """When it was reached, so far."""
+        with self._changed:
+            return self._seen.get((pod, stage))
 
     def wait(self, pod: str, stage: str, *, within: float) -> float:
         """When the pod reached the stage. Raises Unavailable if it does not within that many seconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from dynamig.bridge.actions import (
 )
 from dynamig.bridge.plan import Filler
 from dynamig.bridge.sets import ClaimSet
+from dynamig.bridge.world import Footprints
 from dynamig.errors import Conflict, Refused
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
@@ -37,7 +38,6 @@ from dynamig.protocol.seen import Found
 from dynamig.protocol.slurm_jobs import TOP_PRIORITY, HoldRequest, Jobs, JobState
 from dynamig.protocol.times import to_rfc3339
 
-Footprints = Mapping[tuple[str, str], frozenset[tuple[str, int]]]
 log = structlog.get_logger(__name__)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dynamig.bridge.plan import Choice, Plan
 from dynamig.bridge.sets import ClaimSet
-from dynamig.bridge.world import PodView, SetClaim
+from dynamig.bridge.world import Footprints, PodView, SetClaim
 from dynamig.protocol.hold_note import Attempt
 from dynamig.protocol.slurm_jobs import Job, SlurmNodeName
 
@@ -77,12 +77,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Read the claims of that GPU again; mark the set verified, or take it back. `footprints`: (GPU, memory slice)
-    pairs of every device of the pools concerned."""
+    """Read the claims of that GPU again; mark the set verified, or take it back. `footprints`: of every device."""
 
     of: ClaimSet
     job: Job
-    footprints: Mapping[tuple[str, str], frozenset[tuple[str, int]]]
+    footprints: Footprints
 
 
 @dataclass(frozen=True, slots=True)

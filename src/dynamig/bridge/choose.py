@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from dynamig.bridge.by_identity import by_identity
 from dynamig.bridge.plan import Choice, NoChoice, Pick
 from dynamig.bridge.sets import ClaimSet
-from dynamig.bridge.world import SetClaim, World
+from dynamig.bridge.world import NodeView, SetClaim, World
 from dynamig.dra import PublishedDevice, PublishedPool
 from dynamig.dra.allocate import Choice as RequestChoice
 from dynamig.dra.allocate import (
     Claim,
+    DeviceClass,
     DeviceId,
     NodeDevices,
+    Occupancy,
     Offer,
     Toleration,
     allocate,
@@ -24,7 +28,9 @@ from dynamig.dra.allocate import Refusal as NoRoom
 from dynamig.errors import Refused
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
-from dynamig.protocol.shards import Units, units_of
+from dynamig.protocol.hold_note import NotedDevice
+from dynamig.protocol.shards import units_of
+from dynamig.protocol.slurm_jobs import SlurmNodeName
 
 MANAGED = Toleration(names.MANAGED_TAINT, "Exists", "", "")
 """What keeps kube-scheduler off these devices does not keep the bridge off."""
@@ -36,38 +42,36 @@ class WorldChooser:
 
     def __init__(self, world: World, driver: str) -> None:
         self._world = world
-        self._driver = driver
-        self._shards = _shards_of_gpus(world)
+        self._held = _held_by_pool(world.claims, driver)
+        self._promised = _promised_by_pool(world.promised, driver)
 
     def __call__(self, of: ClaimSet, gpu: GpuUuid, *, most: int | None = None) -> Choice | NoChoice:
-        return self._choose(of.claims, gpu, self._held(of.claims), most)
+        pool = self._world.pools.get(gpu)
+        return self._choose(of.claims, gpu, frozenset() if pool is None else self._here(of.claims, pool.name), most)
 
     def when_empty(self, of: ClaimSet, gpu: GpuUuid) -> Choice | NoChoice:
         return self._choose(of.claims, gpu, frozenset(), None)
 
     def _choose(
-        self, claims: Sequence[SetClaim], gpu: GpuUuid, held: Collection[DeviceId], most: int | None
+        self, claims: Sequence[SetClaim], gpu: GpuUuid, here: frozenset[DeviceId], most: int | None
     ) -> Choice | NoChoice:
         pool = self._world.pools.get(gpu)
         if pool is None:
             return NoChoice(f"GPU {gpu} is not published completely")
-        here = frozenset(d for d in held if d.pool == pool.name)
-        if unknown := here - {DeviceId(pool.driver, pool.name, d.name) for d in pool.devices}:
+        offered = _offered(pool)
+        if unknown := here - offered.node.number.keys():
             return NoChoice(f"{min(unknown)} is held and not published: what it takes is not known")
-        price = Price.of(pool, self._shards.get(gpu))
+        whole = self._shards(gpu)
         try:
-            classes = {name: read_class(obj) for name, obj in self._world.classes.items()}
-            wanted = [_tolerant(read_claim(c.body)) for c in claims]
+            wanted, classes = [_wanted(c) for c in claims], _classes(self._world.classes)
         except Refused as refused:
             return NoChoice(str(refused))
-        node = NodeDevices(pool.node or "", [Offer(_affordable(pool, price, most, here))])
-        found = allocate(node.occupied(here), wanted, classes)
+        found = allocate(offered.occupied(here, whole, most), wanted, classes)
         if isinstance(found, NoRoom):
-            return NoChoice(str(found))
+            return NoChoice(str(found) if most is None else f"for {most} shards: {found}")
         if len(found.held) < sum(len(chosen) for chosen in found.picks):
             return NoChoice("it asks for adminAccess, which Slurm cannot pay for: no pod of this namespace gets it")
-        by_name = {d.name: d for d in pool.devices}
-        cost = sum(price.of_device(by_name[d.device]) for d in found.held)
+        cost = sum(offered.cost(d, whole) for d in found.held)
         if most is not None and cost > most:
             return NoChoice(f"costs {cost} shards, {most} can be had")
         picks = tuple(
@@ -77,58 +81,100 @@ class WorldChooser:
         )
         return Choice(gpu, picks, cost, found.score.lost)
 
-    def _held(self, claims: Sequence[SetClaim]) -> frozenset[DeviceId]:
+    def _here(self, claims: Sequence[SetClaim], pool: str) -> frozenset[DeviceId]:
+        """What others have of the pool."""
         mine = {c.view.ref.uid for c in claims}
-        held: set[DeviceId] = set()
-        for claim in self._world.claims.values():
-            if claim.view.ref.uid in mine:
-                continue
-            held |= {DeviceId(d.driver, d.pool, d.device) for d in claim.view.allocated if not d.admin_access}
-            noted = claim.note.devices if claim.view.held and claim.note is not None else ()
-            promised = self._world.promised.get(claim.view.ref.uid, ())
-            held |= {DeviceId(self._driver, d.pool, d.device) for d in (*noted, *promised)}
-        return frozenset(held)
+        taken = (*self._held.get(pool, ()), *self._promised.get(pool, ()))
+        return frozenset(device for uid, device in taken if uid not in mine)
+
+    def _shards(self, gpu: GpuUuid) -> int | None:
+        """What Slurm has on the GPU, used or not; None if it does not say."""
+        node, index = _places(self._world.nodes).get(gpu, (None, None))
+        slurm = None if node is None else self._world.slurm_nodes.get(node)
+        return None if slurm is None else next((g.shards for g in slurm.gpus if g.index == index), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What devices of one GPU cost. `units`: None for a GPU without partitions; `whole`: all shards that Slurm has on
-    it, which a device that leaves nothing costs, however they are counted."""
+class Offered:
+    """One GPU's pool as the allocator reads it, and what its devices cost; computed once for each time that it is
+    published."""
 
-    units: Units | None
-    whole: int
+    def __init__(self, pool: PublishedPool) -> None:
+        self.node = NodeDevices(pool.node or "", [Offer(pool)])
+        footprints = [d.memory_slices for d in pool.devices]
+        partitions = [f for d, f in zip(pool.devices, footprints, strict=True) if _is_partition(d) and f]
+        self._units = units_of(partitions) if partitions else None
+        self._costs = [None if self._units is None else self._units.cost(f) for f in footprints]
 
-    @classmethod
-    def of(cls, pool: PublishedPool, shards: int | None) -> Price:
-        footprints = [d.memory_slices for d in pool.devices if _is_partition(d) and d.memory_slices]
-        units = units_of(footprints) if footprints else None
-        return cls(units, shards or (units.count if units is not None else 1))
+    def cost(self, device: DeviceId, whole: int | None) -> int:
+        """Shards. `whole`: all that Slurm has on the GPU, which a device that leaves nothing costs, however they are
+        counted."""
+        return self._cost(self.node.number[device], whole)
 
-    def of_device(self, device: PublishedDevice) -> int:
-        if self.units is None:
-            return self.whole
-        cost = self.units.cost(device.memory_slices)
-        return self.whole if cost == self.units.count else cost
+    def _cost(self, number: int, whole: int | None) -> int:
+        every = 1 if self._units is None else self._units.count
+        cost = self._costs[number]
+        return (whole or every) if cost is None or cost == every else cost
+
+    def occupied(self, here: frozenset[DeviceId], whole: int | None, most: int | None) -> Occupancy:
+        """The GPU while these devices are held; those that `most` shards cannot pay, each alone, cannot be had, but
+        leave their place to others."""
+        return self.node.once(("occupied", here, whole, most), lambda: self._occupied(here, whole, most))
+
+    def _occupied(self, here: frozenset[DeviceId], whole: int | None, most: int | None) -> Occupancy:
+        occupied = self.node.occupied(here)
+        if most is None:
+            return occupied
+        dear = (n for n in range(len(self._costs)) if self._cost(n, whole) > most)
+        return replace(occupied, held=occupied.held | sum(1 << n for n in dear))
 
 
-def _shards_of_gpus(world: World) -> Mapping[GpuUuid, int]:
-    """What Slurm has on each GPU, used or not."""
-    return {
-        node.map[gpu.index]: gpu.shards
-        for node in world.nodes.values()
-        if (slurm := world.slurm_nodes.get(node.slurm)) is not None
-        for gpu in slurm.gpus
-        if gpu.index in node.map
-    }
+@by_identity(keep=1 << 14)
+def _offered(pool: PublishedPool) -> Offered:
+    return Offered(pool)
 
 
-def _affordable(pool: PublishedPool, price: Price, most: int | None, held: Collection[DeviceId]) -> PublishedPool:
-    """The pool with the devices that `most` shards can pay, each alone, and those that are held: a device that is held
-    and not in the pool would count as free."""
-    if most is None:
-        return pool
-    kept = {d.device for d in held}
-    return replace(pool, devices=tuple(d for d in pool.devices if d.name in kept or price.of_device(d) <= most))
+@by_identity(keep=2)
+def _classes(classes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, DeviceClass]:
+    """Raises: Refused for a class that cannot be read."""
+    return {name: read_class(obj) for name, obj in classes.items()}
+
+
+@by_identity(keep=1 << 12)
+def _wanted(claim: SetClaim) -> Claim:
+    """Raises: Refused for a claim that asks for what we do not allocate."""
+    return _tolerant(read_claim(claim.body))
+
+
+Taken = Mapping[str, Sequence[tuple[str, DeviceId]]]
+"""By pool: UIDs of claims and devices."""
+
+
+@by_identity(keep=2)
+def _held_by_pool(claims: Mapping[str, SetClaim], driver: str) -> Taken:
+    """Allocated, or noted on a held claim: its place may be in use."""
+    taken: dict[str, list[tuple[str, DeviceId]]] = {}
+    for uid, claim in claims.items():
+        devices = {DeviceId(d.driver, d.pool, d.device) for d in claim.view.allocated if not d.admin_access}
+        if claim.view.held and claim.note is not None:
+            devices |= {DeviceId(driver, d.pool, d.device) for d in claim.note.devices}
+        for device in devices:
+            taken.setdefault(device.pool, []).append((uid, device))
+    return taken
+
+
+@by_identity(keep=2)
+def _promised_by_pool(promised: Mapping[str, Sequence[NotedDevice]], driver: str) -> Taken:
+    taken: dict[str, list[tuple[str, DeviceId]]] = {}
+    for uid, devices in promised.items():
+        for d in devices:
+            taken.setdefault(d.pool, []).append((uid, DeviceId(driver, d.pool, d.device)))
+    return taken
+
+
+@by_identity(keep=2)
+def _places(nodes: Mapping[str, NodeView]) -> Mapping[GpuUuid, tuple[SlurmNodeName, int]]:
+    """Where each GPU is in Slurm."""
+    return {gpu: (node.slurm, index) for node in nodes.values() for index, gpu in node.map.items()}
 
 
 def _is_partition(device: PublishedDevice) -> bool:

@@ -150,8 +150,7 @@ def decide_job(job: Job, of: ClaimSet | None, world: World) -> tuple[Action, ...
         return (Cancel(job, "ballast is not needed any more"),) if _is_done(job, world) else ()
     if of is not None and not of.over:
         return ()
-    noted = (c for c in world.claims.values() if c.attempt is not None and c.attempt.set_uid == job.identity.set_uid)
-    if any(c.view.held for c in noted):
+    if any(c.view.held for c in world.claims_noted_for(job.identity.set_uid)):
         return ()
     if not job.ran or not job.purpose.claims:
         return (Cancel(job, "its pod is gone"),)

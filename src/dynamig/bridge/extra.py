@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynamig.bridge.actions import Publish
@@ -15,19 +15,22 @@ from dynamig.protocol.device_status import outcomes
 def publications(world: World) -> tuple[Publish, ...]:
     """For each node whose Extra does not say what its claims have. What others wrote there stays; where it is no JSON
     object it is theirs alone."""
+    held: dict[str | None, list[SetClaim]] = {}
+    for claim in world.claims.values():
+        if claim.view.held:
+            held.setdefault(claim.view.held_by_node, []).append(claim)
     found = []
     for node in world.nodes.values():
         slurm = world.slurm_nodes.get(node.slurm)
         if slurm is None or slurm.extra is None:
             continue
-        value = _value(node, world)
+        value = _value(held.get(node.name, ()), node, world)
         if slurm.extra.get(names.EXTRA_KEY) != value:
             found.append(Publish(node.slurm, value))
     return tuple(found)
 
 
-def _value(node: NodeView, world: World) -> Mapping[str, Any] | None:
-    here = [c for c in world.claims.values() if c.view.held and c.view.held_by_node == node.name]
+def _value(here: Sequence[SetClaim], node: NodeView, world: World) -> Mapping[str, Any] | None:
     entries = [_entry(claim, device, node, world) for claim in here for device in claim.view.devices_of(world.driver)]
     return {"claims": sorted(entries, key=lambda e: (e["device"], e["claim"]))} if entries else None
 

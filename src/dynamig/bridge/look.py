@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dynamig.bridge.accounts import Accounts
+from dynamig.bridge.by_identity import by_identity
 from dynamig.bridge.world import NodeView, PodView, SetClaim, World, read_pod, read_set_claim
 from dynamig.dra import PublishedPool, read_pools
 from dynamig.mig import GpuUuid
@@ -137,7 +138,7 @@ def world(
     slurm_started: float,
 ) -> World:
     """One picture. `leases`: by name."""
-    pools = [p for p in read_pools(slices) if p.driver == driver and p.complete and p.node is not None]
+    pools = [p for p in _pools(slices, driver) if p.complete and p.node is not None]
     by_name = {n.name: n for n in slurm_nodes}
     reporting = {name.removeprefix(names.LEASE_PREFIX) for name in leases if name.startswith(names.LEASE_PREFIX)}
     known = reporting | {p.node for p in pools if p.node is not None}
@@ -154,6 +155,21 @@ def world(
         slurm_nodes=by_name,
         slurm_started=slurm_started,
     )
+
+
+def _pools(slices: Iterable[Obj], driver: str) -> Iterator[PublishedPool]:
+    """Pools of the driver, by name; each is read once for each time that it is published."""
+    members: dict[str, list[Obj]] = {}
+    for one in slices:
+        if one["spec"]["driver"] == driver:
+            members.setdefault(one["spec"]["pool"]["name"], []).append(one)
+    return (_pool(*members[name]) for name in sorted(members))
+
+
+@by_identity(keep=1 << 14)
+def _pool(*slices: Obj) -> PublishedPool:
+    (pool,) = read_pools(slices)
+    return pool
 
 
 def _by_gpu(pools: Iterable[PublishedPool]) -> dict[GpuUuid, PublishedPool]:

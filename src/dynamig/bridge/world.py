@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from dynamig.bridge.accounts import Accounts, NotPayable, Payment, read_wish
+from dynamig.bridge.by_identity import by_identity
 from dynamig.bridge.needs import Needs, needs_of
 from dynamig.dra import PublishedPool
 from dynamig.mig import GpuUuid
@@ -61,7 +63,7 @@ class PodView:
         return self.phase in ("Succeeded", "Failed")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SetClaim:
     """One claim of a set, with the API object that the allocator reads."""
 
@@ -74,7 +76,7 @@ class SetClaim:
         owners = self.body["metadata"].get("ownerReferences") or ()
         return next((str(o["uid"]) for o in owners if o.get("kind") == "Pod"), None)
 
-    @property
+    @cached_property
     def note(self) -> HoldNote | None:
         return hold_note(self.view)
 
@@ -119,20 +121,19 @@ class World:
     slurm_started: float = 0.0
     promised: Mapping[str, tuple[NotedDevice, ...]] = field(default_factory=dict)
 
-    def footprints(self) -> Mapping[tuple[str, str], frozenset[tuple[str, int]]]:
-        """(pool, device) to the (GPU, memory slice) pairs that it takes; a GPU without partitions is slice -1."""
-        return {
-            (pool.name, device.name): frozenset((gpu, s) for s in device.memory_slices or (-1,))
-            for gpu, pool in self.pools.items()
-            for device in pool.devices
-        }
+    def footprints(self) -> Footprints:
+        return _footprints(self.pools)
 
     def holds_of(self, set_uid: str) -> tuple[Job, ...]:
         """Jobs that pay, paid or are to pay for a set; ballast left out."""
-        return tuple(j for j in self.jobs if j.identity.set_uid == set_uid and j.identity.role is Role.HOLD)
+        return _holds(self.jobs).get(set_uid, ())
+
+    def claims_noted_for(self, set_uid: str) -> tuple[SetClaim, ...]:
+        """Claims whose note says that they are, or were, of this set."""
+        return _noted(self.claims).get(set_uid, ())
 
     def node_of(self, slurm: SlurmNodeName | None) -> NodeView | None:
-        return next((n for n in self.nodes.values() if n.slurm == slurm), None)
+        return None if slurm is None else _by_slurm(self.nodes).get(slurm)
 
     def is_gone(self, node: str | None) -> bool:
         return node is not None and node in self.nodes and self.nodes[node].gone
@@ -146,6 +147,43 @@ class World:
             self.slurm_nodes if slurm is None or index is None else {**self.slurm_nodes, node: slurm.used(index, cost)}
         )
         return replace(self, promised={**self.promised, **devices}, slurm_nodes=nodes)
+
+
+Footprints = Mapping[tuple[str, str], frozenset[tuple[str, int]]]
+"""(pool, device) to the (GPU, memory slice) pairs that it takes; a GPU without partitions is slice -1."""
+
+
+@by_identity(keep=1)
+def _footprints(pools: Mapping[GpuUuid, PublishedPool]) -> Footprints:
+    return {taken: slices for gpu, pool in pools.items() for taken, slices in _footprints_of(gpu, pool).items()}
+
+
+@by_identity(keep=1 << 14)
+def _footprints_of(gpu: GpuUuid, pool: PublishedPool) -> Footprints:
+    return {(pool.name, d.name): frozenset((gpu, s) for s in d.memory_slices or (-1,)) for d in pool.devices}
+
+
+@by_identity(keep=1)
+def _holds(jobs: Sequence[Job]) -> Mapping[str, tuple[Job, ...]]:
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.identity.role is Role.HOLD:
+            found.setdefault(job.identity.set_uid, []).append(job)
+    return {uid: tuple(of_set) for uid, of_set in found.items()}
+
+
+@by_identity(keep=1)
+def _noted(claims: Mapping[str, SetClaim]) -> Mapping[str, tuple[SetClaim, ...]]:
+    found: dict[str, list[SetClaim]] = {}
+    for claim in claims.values():
+        if claim.attempt is not None:
+            found.setdefault(claim.attempt.set_uid, []).append(claim)
+    return {uid: tuple(of_set) for uid, of_set in found.items()}
+
+
+@by_identity(keep=1)
+def _by_slurm(nodes: Mapping[str, NodeView]) -> Mapping[SlurmNodeName, NodeView]:
+    return {node.slurm: node for node in nodes.values()}
 
 
 def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:

@@ -8,7 +8,22 @@ from typing import Any
 import pytest
 from lightkube import Client, KubeConfig
 
-from bench.sightings import ALLOCATED, BOUND, CLAIM_GONE, HELD, POD_GONE, PREPARED, RUNNING, Sightings, pod_of
+from bench.sightings import (
+    ALLOCATED,
+    BOUND,
+    CLAIM_GONE,
+    DELETING,
+    HELD,
+    NOTED,
+    POD_GONE,
+    PREPARED,
+    RUNNING,
+    SUCCEEDED,
+    UNGATED,
+    VERIFIED,
+    Sightings,
+    pod_of,
+)
 from bench.sightings import claim_stages as of_claim
 from bench.sightings import pod_stages as of_pod
 from dynamig.errors import Unavailable
@@ -27,17 +42,26 @@ def claim(prepared: str, reason: str = names.PREPARED) -> dict[str, Any]:
 
 
 def test_a_pod_is_bound_and_then_runs() -> None:
+    gated = {**NEW_POD, "spec": {"schedulingGates": [{"name": names.GATE}]}}
     bound = {**NEW_POD, "spec": {"nodeName": "n1"}, "status": {"phase": "Pending"}}
-    assert list(of_pod("ADDED", NEW_POD)) == []
-    assert list(of_pod("MODIFIED", bound)) == [BOUND]
-    assert list(of_pod("MODIFIED", {**bound, "status": {"phase": "Running"}})) == [BOUND, RUNNING]
-    assert list(of_pod("DELETED", NEW_POD)) == [POD_GONE]
+    assert list(of_pod("ADDED", gated)) == []
+    assert list(of_pod("ADDED", NEW_POD)) == [UNGATED]
+    assert list(of_pod("MODIFIED", bound)) == [UNGATED, BOUND]
+    assert list(of_pod("MODIFIED", {**bound, "status": {"phase": "Running"}})) == [UNGATED, BOUND, RUNNING]
+    assert list(of_pod("MODIFIED", {**bound, "status": {"phase": "Succeeded"}})) == [UNGATED, BOUND, SUCCEEDED]
+    assert list(of_pod("MODIFIED", {**gated, "metadata": {"name": "p", "deletionTimestamp": "now"}})) == [DELETING]
+    assert list(of_pod("DELETED", gated)) == [POD_GONE]
 
 
 def test_a_claim_is_allocated_held_and_prepared() -> None:
     assert list(of_claim("ADDED", NEW_CLAIM)) == []
     assert list(of_claim("MODIFIED", claim("True"))) == [ALLOCATED, HELD, PREPARED]
     assert list(of_claim("DELETED", NEW_CLAIM)) == [CLAIM_GONE]
+
+
+def test_the_bridge_notes_a_claim_and_verifies_it() -> None:
+    words = {names.HOLD: "{}", names.VERIFIED: "now"}
+    assert list(of_claim("MODIFIED", {"metadata": {"name": "c", "annotations": words}})) == [NOTED, VERIFIED]
 
 
 def test_a_failed_prepare_or_another_condition_is_not_prepared() -> None:

@@ -92,6 +92,13 @@ def test_only_what_the_held_shards_pay_for() -> None:
     assert found.cost == 4
 
 
+def test_what_is_lost_counts_on_the_whole_gpu_however_little_can_be_paid() -> None:
+    rich, poor = choose("1g.10gb"), choose("1g.10gb", most=1)
+    assert rich == poor
+    assert isinstance(poor, Choice)
+    assert poor.lost > 3, "among what one shard pays for hardly anything would be lost"
+
+
 def test_a_held_device_that_costs_more_than_we_have_is_not_forgotten() -> None:
     found = choose("3g.40gb", allocated("a", "gpu-0-mig-4g40gb-5-0"), most=3)
     assert device_of(found) == "gpu-0-mig-3g40gb-9-4"
