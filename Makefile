@@ -41,10 +41,6 @@ integration: venv emulator ## Adapters and emulator against real NVML clients, s
 
 SOAK := DYNAMIG_EMULATOR_OPERATIONS=1000000 DYNAMIG_EMULATOR_SETS=1000000 \
     DYNAMIG_EMULATOR_ASAN_OPERATIONS=100000 DYNAMIG_EMULATOR_TSAN_OPERATIONS=20000
-soak: venv emulator ## The emulator for about an hour: a million operations with kills, and under sanitizers
-	$(SOAK) $(PYTEST) tests/integration/emulator/test_every_set.py tests/integration/emulator/test_soak.py \
-	    tests/integration/emulator/test_sanitizers.py -v --durations=10
-
 e2e: venv emulator lab-up ## Pods and jobs in the lab, with faults
 	$(PYTEST) tests/e2e -v --durations=10 --timeout=420  # the kubelet retries after 80 s
 
@@ -53,6 +49,10 @@ slurm: venv emulator ## Pods paid for in Slurm beside native jobs, in a lab of i
 	$(PYTHON) -m lab up --dir $(SLURM_LAB) --slurm-hooks deploy/slurm
 	DYNAMIG_SLURM_LAB_DIR=$(SLURM_LAB) $(PYTEST) tests/slurm -v --durations=5 --timeout=420
 	$(PYTHON) -m lab down --dir $(SLURM_LAB)
+
+soak: venv emulator ## The emulator for about an hour: a million operations with kills, and under sanitizers
+	$(SOAK) $(PYTEST) tests/integration/emulator/test_every_set.py tests/integration/emulator/test_soak.py \
+	    tests/integration/emulator/test_sanitizers.py -v --durations=10
 
 lab-up: venv emulator ## Real etcd, Kubernetes and two nodes with emulated GPUs; continues where it stopped
 	$(PYTHON) -m lab up $(LAB_ARGS)

@@ -134,7 +134,7 @@ class FakeCluster:
         }
 
     def decided(self, world: World) -> Iterator[tuple[Action, ...]]:
-        return decide(world, lambda w: WorldChooser(w, names.DRIVER_NAME))
+        return (found.actions for found in decide(world, lambda w: WorldChooser(w, names.DRIVER_NAME)))
 
     def look(self) -> tuple[Action, ...]:
         """One look of the bridge; what it did, words to pods apart."""

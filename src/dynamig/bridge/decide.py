@@ -31,7 +31,7 @@ from dynamig.bridge.failures import Setback
 from dynamig.bridge.news import news
 from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, plan_hold
 from dynamig.bridge.sets import ClaimSet, claim_sets
-from dynamig.bridge.world import NodeView, PodRef, World
+from dynamig.bridge.world import NodeView, PodRef, SetClaim, World
 from dynamig.protocol import names
 from dynamig.protocol.hold_lifecycle import HoldState
 from dynamig.protocol.hold_note import Attempt, NotedDevice
@@ -40,6 +40,10 @@ from dynamig.protocol.slurm_jobs import Ending, Job, JobState
 
 BALLAST_SECONDS = 10.0
 """How long ballast may wait for the hold that it was submitted for."""
+
+LONGEST_PREPARE = 90.0
+"""Seconds after which a prepare that had begun is in its node's report: the kubelet's call ends at 45, and the node
+reports every 10."""
 
 STARTS_AT_ONCE = 3.0
 """Seconds that Slurm may take to start a job that can start: 0.1 to 1 on an idle controller (26.05.5)."""
@@ -247,6 +251,11 @@ def _pending(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     return (tell, *_instead(of, job, f"it can start on {', '.join(better.nodes)}"))
 
 
+def expects_a_start(world: World) -> bool:
+    """Whether Slurm may start a hold of ours any moment now: one that was submitted just now."""
+    return any(j.state is JobState.PENDING and world.now - j.submitted < STARTS_AT_ONCE for j in world.jobs)
+
+
 def _is_stuck(job: Job, world: World) -> bool:
     return job.reason.startswith(CAN_MOVE) and world.now - job.submitted > PATIENCE_PENDING
 
@@ -330,19 +339,30 @@ def _commit(of: ClaimSet, job: Job, node: NodeView, choice: Choice, world: World
 
 
 def _ending(of: ClaimSet, world: World) -> tuple[Action, ...]:
-    """What cannot have been prepared is let go here, and what was on a node that is gone for good; the rest by its
-    node's driver (P3)."""
+    """What cannot have been prepared, or is gone with its node, is let go here; the rest by its node's driver (P3)."""
     actions: list[Action] = []
     for claim in (c for c in of.claims if c.view.held):
-        reserved, noted = bool(claim.view.reserved_for), claim.note is not None and bool(claim.note.devices)
-        nothing_there = of.never_bound or not (noted or claim.view.allocated) or world.is_gone(claim.view.held_by_node)
-        if not reserved and nothing_there:
+        if not claim.view.reserved_for and (of.never_bound or _is_nowhere(claim, world)):
             actions.append(LetGo(claim))
-        elif claim.view.allocated and not reserved and claim.made_for is None:
+        elif claim.view.allocated and not claim.view.reserved_for and claim.made_for is None:
             actions.append(TakeBack(replace(of, claims=(claim,)), "no pod uses it any more"))
         elif not (claim.view.allocated or claim.view.released or claim.view.deleting):
             actions.append(Release(claim))  # a claim that is being deleted needs no word
     return tuple(actions)
+
+
+def _is_nowhere(claim: SetClaim, world: World) -> bool:
+    """Whether nothing of the claim can be on any hardware: it never had a device, its node is powered off, or its node
+    was never asked to prepare it, and says so long after the last prepare that could have begun."""
+    note, node = claim.note, world.nodes.get(claim.view.held_by_node or "")
+    if (note is None or not note.devices) and not claim.view.allocated:
+        return True
+    if node is None or node.gone:
+        return node is not None
+    barred = claim.barred_since
+    if claim.view.allocated or barred is None or not node.ready:
+        return False
+    return node.reported - barred > LONGEST_PREPARE and claim.view.ref.uid not in node.claims
 
 
 def _after(world: World, actions: Sequence[Action]) -> World:

@@ -20,7 +20,7 @@ from dynamig.bridge.act import Hands
 from dynamig.bridge.actions import Action, Decision
 from dynamig.bridge.choose import WorldChooser
 from dynamig.bridge.config import BridgeConfig
-from dynamig.bridge.decide import decide
+from dynamig.bridge.decide import decide, expects_a_start
 from dynamig.bridge.errands import Errands
 from dynamig.bridge.failures import Failures
 from dynamig.bridge.health import LookFailed, asking
@@ -50,6 +50,10 @@ LOOK_AT_LEAST = 1.0
 """Seconds between looks when nothing in Kubernetes changes: Slurm does not tell us, it is asked."""
 
 
+LOOK_SOON = 0.1
+"""The same while a hold was submitted just now, which Slurm starts within a second if it can."""
+
+
 Watched = Mapping[Any, Sequence[Mapping[str, Any]]]
 """API objects by kind."""
 
@@ -62,6 +66,7 @@ class Bridge:
         self._jobs = jobs
         self._elector = elector
         self._poked = threading.Event()
+        self._expects_a_start = False
         self._stopping = threading.Event()
         self._watched = _watched(client, config.namespace, self._poked)
         registry = CollectorRegistry()
@@ -95,7 +100,7 @@ class Bridge:
                 rest = self._turns.turn()
                 self._metrics.leads(self._turns.health.leading)
                 self._stopping.wait(rest)
-                self._poked.wait(LOOK_AT_LEAST)
+                self._poked.wait(LOOK_SOON if self._expects_a_start else LOOK_AT_LEAST)
                 self._poked.clear()
         finally:
             self._end()
@@ -143,6 +148,7 @@ class Bridge:
             self._errands.carry_out(Decision(t.of.uid, (t,)) for t in passive(pods, failed.error))
             raise
         self._metrics.found(counts(world))
+        self._expects_a_start = expects_a_start(world)
         decisions = decide(world, lambda w: WorldChooser(w, self._config.driver_name), self._failures.setback)
         if self._errands.carry_out(decisions):
             self._poked.set()  # the next look sees what was done, and goes on from there

@@ -76,6 +76,12 @@ class SetClaim:
         owners = self.body["metadata"].get("ownerReferences") or ()
         return next((str(o["uid"]) for o in owners if o.get("kind") == "Pod"), None)
 
+    @property
+    def barred_since(self) -> float | None:
+        """Since when no prepare of it can begin, in seconds of the epoch: it is being deleted, or was released."""
+        told = self.body["metadata"].get("deletionTimestamp") or self.view.annotations.get(names.RELEASE)
+        return None if told is None else from_rfc3339(told)
+
     @cached_property
     def note(self) -> HoldNote | None:
         return hold_note(self.view)
@@ -134,9 +140,6 @@ class World:
 
     def node_of(self, slurm: SlurmNodeName | None) -> NodeView | None:
         return None if slurm is None else _by_slurm(self.nodes).get(slurm)
-
-    def is_gone(self, node: str | None) -> bool:
-        return node is not None and node in self.nodes and self.nodes[node].gone
 
     def promising(self, devices: Mapping[str, tuple[NotedDevice, ...]], node: SlurmNodeName, cost: int) -> World:
         """The picture after `devices` were decided on, for `cost` shards on their GPU."""

@@ -208,7 +208,7 @@ def job(entry: JobEntry) -> SlurmJob:
     return SlurmJob(
         key=JobKey(entry.job_id, entry.step_id.sluid or str(entry.submit_time.value)),
         states=frozenset(entry.job_state),
-        reason=entry.state_reason,
+        reason="" if entry.state_reason == "None" else entry.state_reason,
         admin_comment=entry.admin_comment,
         comment=entry.comment,
         user=entry.user_name,

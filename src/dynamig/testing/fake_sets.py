@@ -89,7 +89,7 @@ class FakeSets:
         self._touch(pod)
         for claim in self.claims_of(pod):
             if claim["metadata"].get("ownerReferences"):
-                claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+                claim["metadata"]["deletionTimestamp"] = to_rfc3339(self.now)
             self._unreserve(claim, name)
 
     def force_delete_pod(self, name: str) -> None:
@@ -97,7 +97,7 @@ class FakeSets:
         pod = self.pods.pop(name)
         for claim in self.claims_of(pod):
             if claim["metadata"].get("ownerReferences"):
-                claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+                claim["metadata"]["deletionTimestamp"] = to_rfc3339(self.now)
             self._unreserve(claim, name)
 
     def _unreserve(self, claim: dict[str, Any], pod: str) -> None:
@@ -201,7 +201,7 @@ class FakeSets:
     def end(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
         self.tell(namespace, name, uid, reason, message)
         if name in self.pods:
-            self.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:02Z"
+            self.pods[name]["metadata"]["deletionTimestamp"] = to_rfc3339(self.now)
 
     def _current(self, claim: ClaimView) -> dict[str, Any]:
         obj = self.claims.get(claim.ref.name)

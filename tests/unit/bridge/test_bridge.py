@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dynamig.bridge.decide import LONGEST_PREPARE
 from dynamig.errors import Conflict, Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
@@ -59,6 +60,28 @@ def test_a_node_that_does_not_report_keeps_the_hold() -> None:
     for _ in range(5):
         stage.look()
     assert stage.job_states() == ["running"]
+
+
+def test_a_claim_that_its_node_never_saw_is_let_go_on_the_nodes_word() -> None:
+    """Deleted between commit and bind: no driver knows of it, so none will let go of it."""
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look()
+    stage.look()
+    ((pool, _),) = stage.devices("a")
+    stage.sets.force_delete_pod("a")
+    stage.settle()
+    (claim,) = stage.sets.claims.values()
+    assert names.HELD in claim["metadata"]["finalizers"]
+    node = pool.split("/")[0]
+    stage.driver_claims[node].add(claim["metadata"]["uid"])
+    stage.now += 2 * LONGEST_PREPARE
+    stage.settle()
+    assert stage.job_states() == ["running"], "the driver reports the claim"
+    stage.driver_claims[node].clear()
+    stage.settle()
+    assert stage.sets.claims == {}
+    assert stage.job_states() == ["ended"]
 
 
 def test_a_node_that_was_declared_out_of_service_lets_go_of_everything() -> None:
