@@ -8,25 +8,37 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from dynamig.cli import draw, words
 from dynamig.cli.output import Page, page
+from dynamig.cli.view import GpuView
 from examples.demo import cast
 from examples.demo.changes import changes
 from examples.demo.checks import Check
-from examples.demo.seen import PodSeen, Snapshot
+from examples.demo.seen import JobSeen, PodSeen, Snapshot
 
 ASKS: Mapping[str, str] = {role.pod: role.asks for role in cast.ROLES}
 FRAMES_PER_S = 8
-WHO = "Asked were NVML inside the containers, NVML and disks of the nodes, and the API server: each without the others."
+WHO = (
+    "Asked were NVML in containers, jobs and nodes, the API server, squeue, and the disks of the nodes: each without "
+    "the others."
+)
 WIDE = 120
-"""Columns from which the picture has room for UUIDs."""
+"""Columns from which tables have room for UUIDs."""
 UUID_WIDTH = 44
 """Columns of a MIG device's UUID and a little more: one that is broken by the end of a line cannot be copied."""
 
-PHASES = {"Running": "green", "Pending": "yellow", "Terminating": "yellow", "Failed": "red"}
+MARGIN = 10
+"""Columns of the time before a line."""
+
+READING_S = 2.5
+"""At the end of an act, where somebody watches."""
+
+PHASES = {"Running": "green", "Pending": "yellow", "Terminating": "yellow", "Failed": "red", "waits": "bold yellow"}
+QUEUE_HEAD = ("JOB", "USER", "NAME", "STATE", "NODE", "COMMENT")
 
 
 class Screen:
@@ -40,6 +52,11 @@ class Screen:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began
+
+    @property
+    def reading_s(self) -> float:
+        """How long a picture should stay: nobody reads a file while it is written."""
+        return READING_S if self._console.is_terminal else 0.0
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -65,6 +82,17 @@ class Screen:
         for text in changes(self._last, now) if self._last else ():
             self.line(text)
         self._last = now
+
+    def gpus(self, now: Snapshot) -> None:
+        """The bars stay among the lines."""
+        paper = page(self._console)
+        width = self._console.width if self._console.is_terminal else WIDE
+        self._console.print(Padding(gpus(now, paper, width - MARGIN), (0, 0, 0, MARGIN)))
+
+    def queue(self, rows: Sequence[Sequence[str]]) -> None:
+        """squeue's answer as a table."""
+        wide = self._console.width >= WIDE
+        self._console.print(Padding(queue_table(rows, wide=wide), (0, 0, 0, MARGIN)))
 
     def verdict(self, checks: Sequence[Check]) -> None:
         """The table of checks, and the sum of it."""
@@ -103,46 +131,94 @@ def table(checks: Sequence[Check], *, wide: bool) -> Table:
     return found
 
 
+def queue_table(rows: Sequence[Sequence[str]], *, wide: bool) -> RenderableType:
+    """A row for each job; the comment below where there is no room beside."""
+    heads = QUEUE_HEAD if wide else QUEUE_HEAD[:-1]
+    if wide:
+        found = _columns(heads)
+        for row in rows:
+            found.add_row(*row)
+        return found
+    widths = [max(map(len, column)) + 2 for column in zip(heads, *(row[:-1] for row in rows), strict=True)]
+    lines = [Text("".join(h.ljust(w) for h, w in zip(heads, widths, strict=True)), "bold")]
+    for row in rows:
+        lines.append(Text("".join(cell.ljust(w) for cell, w in zip(row[:-1], widths, strict=True))))
+        lines.append(Text(f"  {row[-1]}", "dim"))
+    return Group(*lines)
+
+
+def _columns(heads: Sequence[str]) -> Table:
+    found = Table(box=None, pad_edge=False, header_style="bold")
+    for head in heads:
+        found.add_column(head, overflow="fold", no_wrap=head != QUEUE_HEAD[-1])
+    return found
+
+
+# -- the picture -------------------------------------------------------------------------------------------------------
+
+
 def picture(now: Snapshot, paper: Page, width: int) -> RenderableType:
-    """The GPUs as bars and the pods as a list."""
-    return Group(Text(""), _gpus(now, paper, width), Text(""), _pods(now, paper, width))
+    """The GPUs as bars; pods and native jobs as a list."""
+    return Group(Text(""), gpus(now, paper, width), Text(""), _work(now, paper))
 
 
-def _gpus(now: Snapshot, paper: Page, width: int) -> Table:
+def gpus(now: Snapshot, paper: Page, width: int) -> RenderableType:
     cell = draw.cell_for(now.gpus, width - max((len(g.name) for g in now.gpus), default=0) - 4, draw.LEGEND)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    palette = words.colours(now.gpus) if paper.colour else {}
+    palette = words.palette(now.gpus, colour=paper.colour)
     for gpu in now.gpus:
-        claims = dict.fromkeys((h.namespace, h.claim) for h in gpu.holdings)
-        who = Text("  ").join(Text.assemble(("■ ", palette.get(claim, "")), _users(now, claim)) for claim in claims)
-        table.add_row(gpu.name, draw.bar(gpu, cell, palette), who)
+        table.add_row(gpu.name, draw.bar(gpu, cell, palette), _users(now, gpu, palette))
     return table
 
 
-def _users(now: Snapshot, claim: words.Claim) -> str:
-    held = next(h for h in now.holdings if (h.namespace, h.claim) == claim)
-    return ", ".join(held.pods) or held.claim
+def _users(now: Snapshot, gpu: GpuView, palette: words.Palette) -> Text:
+    """Who has something of the GPU, each with his colour."""
+    users = []
+    if gpu.loan is not None:
+        names = [j.name for j in now.jobs if j.job_id == gpu.loan.borrower.job_id]
+        users.append(Text.assemble(("■ ", palette.get(words.LENT, "")), *(names or [str(gpu.loan.borrower)])))
+    held = {words.claim_of(h): h for h in gpu.holdings}
+    users += [Text.assemble(("■ ", palette.get(claim, "")), words.who(h, ", ")) for claim, h in held.items()]
+    return Text("  ").join(users) if users else Text("free" if gpu.free else "", "dim")
 
 
-def _pods(now: Snapshot, paper: Page, width: int) -> Table:
+def _work(now: Snapshot, paper: Page) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
-    palette = words.colours(now.gpus) if paper.colour else {}
+    for column in range(5):
+        table.add_column(overflow="ellipsis", no_wrap=column != 1)
+    palette = words.palette(now.gpus, colour=paper.colour)
     for pod in now.pods:
-        held = now.of_pod(pod.name)
-        mark = palette.get((held[0].namespace, held[0].claim), "") if held else "dim"
-        name = Text.assemble(("■ " if held else "□ ", mark), pod.name)
-        uuids = Text("\n".join(f"{words.profile(h)}  {h.uuid or ''}" for h in held), "dim")
-        where = Text(held[0].pool if held else "")
-        table.add_row(
-            name, Text(ASKS.get(pod.name, ""), "dim"), _phase(pod), where, *([uuids] if width >= WIDE else [])
-        )
+        table.add_row(*_pod_row(now, pod, palette))
+    for job in now.jobs:
+        if job.pod is None:
+            table.add_row(*_job_row(job, palette))
     return table
 
 
-def _phase(pod: PodSeen) -> Text:
-    if pod.waits and pod.phase == "Pending":
-        return Text("waits", "bold yellow")
-    return Text(pod.phase, PHASES.get(pod.phase, ""))
+def _pod_row(now: Snapshot, pod: PodSeen, palette: words.Palette) -> Iterator[Text]:
+    held = now.of_pod(pod.name)
+    mark = palette.get(words.claim_of(held[0]), "") if held else "dim"
+    yield Text.assemble(("■ " if held else "□ ", mark), pod.name)
+    yield Text(f"pod, {ASKS.get(pod.name, '')}", "dim")
+    yield _state("waits" if pod.waits and pod.phase == "Pending" else pod.phase)
+    yield Text(held[0].pool if held else "")
+    yield Text(", ".join(f"job {j.job_id}{_reason(j)}" for j in now.paying(pod.name)), "dim")
+
+
+def _job_row(job: JobSeen, palette: words.Palette) -> Iterator[Text]:
+    yield Text.assemble(("■ " if job.gpus else "□ ", palette.get(words.LENT, "") if job.gpus else "dim"), job.name)
+    yield Text(f"job of {job.user}, a whole GPU", "dim")
+    yield _state("waits" if job.waits else job.state.capitalize())
+    yield Text(job.node or "")
+    yield Text(f"job {job.job_id}{_reason(job)}", "dim")
+
+
+def _reason(job: JobSeen) -> str:
+    return f": {job.reason}" if job.held_back else ""
+
+
+def _state(word: str) -> Text:
+    return Text(word, PHASES.get(word, ""))
