@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dynamig.cli.holdings import Holding, HoldingState
 from dynamig.cli.words import profile, ranges
+from dynamig.protocol.identity import Role
 from examples.demo.seen import JobSeen, PodSeen, Snapshot
 
 Key = tuple[str, str, str, str]
@@ -53,15 +54,16 @@ def _of_jobs(before: Snapshot, after: Snapshot) -> Iterator[str]:
         last = was.get(job.job_id)
         if job.running and not (last and last.running):
             yield f"Slurm: {job_name(job)} runs on {job.node} and has {of_gpus(job)}"
-        if job.pod is None and job.held_back and not (last and last.reason == job.reason):
+        if job.native and job.held_back and not (last and last.reason == job.reason):
             yield f"Slurm: {job_name(job)} waits: {job.reason}"
 
 
 def job_name(job: JobSeen) -> str:
     """`job 12 (train of alice)`, `job 14 for pod notebook`."""
-    if job.pod is None:
+    if job.purpose is None:
         return f"job {job.job_id} ({job.name} of {job.user})"
-    return f"job {job.job_id} for pod {job.pod[0].rpartition('/')[2]}"
+    ballast = " (ballast)" if job.purpose.identity.role is Role.BALLAST else ""
+    return f"job {job.job_id} for pod {job.purpose.pod.rpartition('/')[2]}{ballast}"
 
 
 def of_gpus(job: JobSeen) -> str:

@@ -193,7 +193,7 @@ def _work(now: Snapshot, paper: Page) -> Table:
     for pod in now.pods:
         table.add_row(*_pod_row(now, pod, palette))
     for job in now.jobs:
-        if job.pod is None:
+        if job.native:
             table.add_row(*_job_row(job, palette))
     return table
 

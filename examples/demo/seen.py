@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from dynamig.cli.view import GpuView, gpu_views
 from dynamig.cli.waiting import reason
 from dynamig.dra import PublishedDevice, read_pools
 from dynamig.protocol import names
-from dynamig.protocol.identity import identity_of
+from dynamig.protocol.identity import Purpose, Role, purpose_of
 from dynamig.slurm import gres
 from examples.demo import cast
 
@@ -45,7 +44,7 @@ class PodSeen:
 @dataclass(frozen=True, slots=True)
 class JobSeen:
     """A job as squeue has it. `gpus`: Slurm indices of those that it has whole; `shards`: index -> number of those it
-    holds, on `node`. `pod`: namespace/name and UID of the pod that it pays for; None for a native job."""
+    holds, on `node`. `purpose`: what a job of the bridge's is for; None for a native one."""
 
     job_id: int
     name: str
@@ -56,7 +55,16 @@ class JobSeen:
     gpus: tuple[int, ...]
     shards: Mapping[int, int]
     comment: str
-    pod: tuple[str, str] | None
+    purpose: Purpose | None
+
+    @property
+    def native(self) -> bool:
+        return self.purpose is None
+
+    def pays_for(self, pod_uid: str) -> bool:
+        """Its hold. Ballast, which fills a GPU for a moment, pays for nobody."""
+        who = self.purpose.identity if self.purpose else None
+        return who is not None and (who.set_uid, who.role) == (pod_uid, Role.HOLD)
 
     @property
     def running(self) -> bool:
@@ -96,12 +104,12 @@ class Snapshot:
 
     def native(self, name: str) -> JobSeen | None:
         """The native job of that name, the last one if there are several."""
-        return next((j for j in reversed(self.jobs) if j.name == name and j.pod is None), None)
+        return next((j for j in reversed(self.jobs) if j.name == name and j.native), None)
 
     def paying(self, pod: str) -> tuple[JobSeen, ...]:
         """Slurm's jobs that pay, or are to pay, for the pod: by the pod's UID, which Slurm was told."""
         found = self.pod(pod)
-        return tuple(j for j in self.jobs if found is not None and j.pod is not None and j.pod[1] == found.uid)
+        return tuple(j for j in self.jobs if found is not None and j.pays_for(found.uid))
 
     def served(self, name: str) -> bool:
         """The pod runs, its claim tells what it got, and its job in Slurm says so too."""
@@ -198,8 +206,8 @@ class Moment:
 
 def mine(job: JobSeen) -> bool:
     """A native job that the demo submitted, or one that pays for a pod of its namespace."""
-    if job.pod is not None:
-        return job.pod[0].startswith(f"{cast.NAMESPACE}/")
+    if job.purpose is not None:
+        return job.purpose.pod.startswith(f"{cast.NAMESPACE}/")
     return job.user == cast.USER and job.comment.startswith(cast.COMMENT)
 
 
@@ -269,7 +277,7 @@ def _job(obj: Object) -> JobSeen:
         gpus=tuple(sorted(i for g in has if g.name == "gpu" for i in gres.indices(g.where.removeprefix("IDX:")))),
         shards={index: used for g in has if g.name == "shard" for index, used in _shards(g.where)},
         comment=obj["comment"],
-        pod=_paid(obj["admin_comment"]),
+        purpose=purpose_of(obj["admin_comment"]),
     )
 
 
@@ -277,9 +285,3 @@ def _shards(where: str) -> Iterable[tuple[int, int]]:
     """`1/7,0/7`: used and total of each GPU."""
     used = (part.partition("/")[0] for part in where.split(","))
     return [(index, int(number)) for index, number in enumerate(used) if int(number)]
-
-
-def _paid(admin_comment: str) -> tuple[str, str] | None:
-    """The pod, by the words that only operators of Slurm can write."""
-    identity = identity_of(admin_comment)
-    return None if identity is None else (str(json.loads(admin_comment)["pod"]), identity.set_uid)

@@ -144,7 +144,7 @@ class Stage:
     def tidy(self) -> None:
         """Nothing of the demo's is left in Kubernetes and Slurm, whatever there was. Raises Unavailable if it stays."""
         now = self.look()
-        if jobs := [str(job.job_id) for job in now.jobs if mine(job) and job.pod is None]:
+        if jobs := [str(job.job_id) for job in now.jobs if mine(job) and job.native]:
             self._screen.command(f"scancel {' '.join(jobs)}")
             self.lab.slurm("scancel", *jobs)
         if self._has_namespace():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dynamig.protocol.identity import JobIdentity, Purpose, Role
 from examples.demo.seen import JobSeen, NodeSeen, gpus_seen, mine, snapshot
 from tests.unit.examples.world import books, squeue_job
 
@@ -45,9 +46,18 @@ def test_native_jobs_of_the_demo_are_known_by_user_and_comment(changes: dict[str
 
 def test_holds_of_the_demo_are_known_by_the_pods_namespace() -> None:
     (hold,) = books(("notebook",)).jobs
-    assert hold.pod == ("dynamig-demo/notebook", "uid-pod-notebook")
+    assert hold.pays_for("uid-pod-notebook")
     assert mine(hold)
-    assert not mine(replace(hold, pod=("team/notebook", "uid-pod-notebook")))
+    other = Purpose(JobIdentity("uid-pod-notebook", 1), pod="team/notebook")
+    assert not mine(replace(hold, purpose=other))
+
+
+def test_ballast_pays_for_nobody_and_is_the_demos_all_the_same() -> None:
+    (hold,) = books(("notebook",)).jobs
+    ballast = Purpose(JobIdentity("uid-pod-notebook", 1, Role.BALLAST), pod="dynamig-demo/notebook")
+    filling = replace(hold, purpose=ballast)
+    assert mine(filling)
+    assert not filling.pays_for("uid-pod-notebook")
 
 
 def test_slurm_counts_gpus_by_their_minors() -> None:

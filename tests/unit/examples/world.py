@@ -10,7 +10,7 @@ from dynamig.cli.nodes import Reports
 from dynamig.dra import Device, Pool
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
-from dynamig.protocol.identity import JobIdentity
+from dynamig.protocol.identity import JobIdentity, Purpose
 from dynamig.protocol.loans import Borrower, Loan
 from dynamig.protocol.node_report import Report
 from examples.demo import cast
@@ -151,9 +151,9 @@ def hold(pod: str) -> dict[str, Any]:
 
 
 def hold_waits(pod: str) -> dict[str, Any]:
-    identity = JobIdentity(f"uid-pod-{pod}", 1).to_comment(pod=f"{cast.NAMESPACE}/{pod}", claims=[f"uid-{pod}"])
+    purpose = Purpose(JobIdentity(f"uid-pod-{pod}", 1), pod=f"{cast.NAMESPACE}/{pod}")
     comment = f"Kubernetes pod {cast.NAMESPACE}/{pod}"
-    return squeue_job(JOB_IDS[pod], "dynamig-hold", "slurm", comment, admin_comment=identity)
+    return squeue_job(JOB_IDS[pod], "dynamig-hold", "slurm", comment, admin_comment=purpose.to_admin_comment())
 
 
 def running(gpu: str, gres: str) -> dict[str, Any]:
