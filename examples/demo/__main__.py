@@ -68,7 +68,7 @@ def demo(directory: Path, console: Console) -> bool:
     lab = Lab.create(directory, slurm_hooks=HOOKS, notebook=True, reporter=Reporter(console))
     need_lab_of_the_story(lab)
     lab.up()
-    checks = _checks(Stage(lab, screen), screen)
+    checks = checks_of(Stage(lab, screen), screen)
     screen.verdict(checks)
     here = directory.resolve()
     told = NEXT.format(dir=here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
@@ -76,7 +76,7 @@ def demo(directory: Path, console: Console) -> bool:
     return all(check.passed for check in checks)
 
 
-def _checks(stage: Stage, screen: Screen) -> list[Check]:
+def checks_of(stage: Stage, screen: Screen) -> list[Check]:
     """The story was played. After Ctrl-C nothing of it is left either; a second one does not wait for that."""
     try:
         with screen.live():

@@ -11,6 +11,9 @@ from examples.demo.seen import JobSeen, PodSeen, Snapshot
 
 Key = tuple[str, str, str, str]
 
+NO_REASON = ": None"
+"""What Slurm says of a job that it has not tried to start yet."""
+
 
 def changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
     """What is given back first, then pods and jobs, then what is handed out; only what concerns somebody who watches.
@@ -30,7 +33,7 @@ def changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def _of_pod(before: PodSeen | None, now: PodSeen) -> Iterator[str]:
-    if now.waits and now.waits != (before.waits if before else ""):
+    if now.waits != (before.waits if before else "") and now.waits and not now.waits.endswith(NO_REASON):
         yield f"{now.name} is told: {now.waits.partition(' preemption:')[0]}"
     if now.node and not (before and before.node):
         yield f"{now.name} is scheduled to {now.node}"

@@ -37,6 +37,10 @@ def test_what_slurm_says_to_a_pod_is_told_once() -> None:
     assert told(waiting, waiting) == []
 
 
+def test_what_slurm_does_not_know_yet_is_not_told() -> None:
+    assert told(EMPTY, snapshot([], [], [api_pod("pipeline", None, told="Slurm job 7 waits: None")])) == []
+
+
 def test_a_gated_pod_to_which_nobody_spoke_has_nothing_to_tell() -> None:
     quiet = api_pod("pipeline", None, told="x")
     for reason in ("WaitingForClaims", None):
