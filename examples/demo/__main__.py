@@ -31,14 +31,17 @@ DESCRIPTION = (
 )
 NEXT = """\
 The lab still runs. Try next:
-  eval "$(.venv/bin/python -m lab env --dir {dir})"     kubectl and dynamig talk to the lab
+  # kubectl and dynamig talk to the lab
+  eval "$(.venv/bin/python -m lab env --dir {dir})"
+  # a namespace whose pods are paid for in Slurm, and the notebook in it
   kubectl create namespace mine
   kubectl label namespace mine dynamig.io/scheduler=slurm
   kubectl -n mine apply -f examples/manifests/1-notebook.yaml
-  dynamig gpus                  who has which memory slices
-  dynamig ps                    which device each claim has, and which Slurm job pays
+  # who has which memory slices, and which Slurm job pays; Slurm's side
+  dynamig gpus; dynamig ps
   .venv/bin/python -m lab slurm squeue -o '%i %u %T %R %k'
-  make lab-down                 stop it and remove its files"""
+  # stop it and remove its files
+  make lab-down"""
 
 
 def main() -> int:

@@ -162,8 +162,8 @@ class Play:
         self._screen.act(self._number, title, sentence)
 
     def _end_act(self) -> None:
-        """The GPUs as they are now, and time to read."""
-        self._screen.gpus(self._stage.look())
+        """The screen has seen how it ended, and there was time to read."""
+        self._stage.look()
         self._stage.watch_for(self._screen.reading_s)
 
     def _enter(self, role: Role) -> None:

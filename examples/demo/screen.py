@@ -68,6 +68,9 @@ class Screen:
             yield
 
     def act(self, number: int, title: str, sentence: str) -> None:
+        """Its title, below the GPUs as the act before left them: those stay when the picture goes on."""
+        if number > 1 and self._last is not None:
+            self._bars(self._last)
         self._console.print()
         self._console.print(Text(f"{number}  {title}", "bold"))
         self._beside("  ", Text(sentence))
@@ -83,14 +86,13 @@ class Screen:
             self.line(text)
         self._last = now
 
-    def gpus(self, now: Snapshot) -> None:
-        """The bars stay among the lines."""
+    def _bars(self, now: Snapshot) -> None:
         paper = page(self._console)
         width = self._console.width if self._console.is_terminal else WIDE
         self._console.print(Padding(gpus(now, paper, width - MARGIN), (0, 0, 0, MARGIN)))
 
     def queue(self, rows: Sequence[Sequence[str]]) -> None:
-        """squeue's answer as a table."""
+        """squeue's answer, as a table."""
         wide = self._console.width >= WIDE
         self._console.print(Padding(queue_table(rows, wide=wide), (0, 0, 0, MARGIN)))
 
@@ -140,11 +142,14 @@ def queue_table(rows: Sequence[Sequence[str]], *, wide: bool) -> RenderableType:
             found.add_row(*row)
         return found
     widths = [max(map(len, column)) + 2 for column in zip(heads, *(row[:-1] for row in rows), strict=True)]
-    lines = [Text("".join(h.ljust(w) for h, w in zip(heads, widths, strict=True)), "bold")]
+    lines: list[RenderableType] = [Text(_spaced(heads, widths), "bold")]
     for row in rows:
-        lines.append(Text("".join(cell.ljust(w) for cell, w in zip(row[:-1], widths, strict=True))))
-        lines.append(Text(f"  {row[-1]}", "dim"))
+        lines += [Text(_spaced(row[:-1], widths)), Padding(Text(row[-1], "dim"), (0, 0, 0, 2))]
     return Group(*lines)
+
+
+def _spaced(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
 
 
 def _columns(heads: Sequence[str]) -> Table:
@@ -179,10 +184,14 @@ def _users(now: Snapshot, gpu: GpuView, palette: words.Palette) -> Text:
     users = []
     if gpu.loan is not None:
         names = [j.name for j in now.jobs if j.job_id == gpu.loan.borrower.job_id]
-        users.append(Text.assemble(("■ ", palette.get(words.LENT, "")), *(names or [str(gpu.loan.borrower)])))
+        users.append(_marked(palette.get(words.LENT, ""), *(names or [str(gpu.loan.borrower)])))
     held = {words.claim_of(h): h for h in gpu.holdings}
-    users += [Text.assemble(("■ ", palette.get(claim, "")), words.who(h, ", ")) for claim, h in held.items()]
+    users += [_marked(palette.get(claim, ""), words.who(h, ", ")) for claim, h in held.items()]
     return Text("  ").join(users) if users else Text("free" if gpu.free else "", "dim")
+
+
+def _marked(colour: str, *name: str) -> Text:
+    return Text.assemble(("■\u00a0", colour), *name)  # no line ends between the two
 
 
 def _work(now: Snapshot, paper: Page) -> Table:

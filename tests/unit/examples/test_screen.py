@@ -42,10 +42,12 @@ def test_the_picture_says_who_waits_and_what_slurm_says() -> None:
 
 def test_bars_name_who_has_a_gpu_whole() -> None:
     to, text = console(PIPE_WIDTH)
-    Screen(to).gpus(full().api)
+    screen = Screen(to)
+    screen.show(full().api)
+    screen.act(2, "Another", "Something happens.")
     first, *_ = text.getvalue().splitlines()
     assert "Slurm job 1▒" in first
-    assert first.rstrip().endswith("■ train")
+    assert first.rstrip().endswith("■\u00a0train")
 
 
 ROWS = [["3", "slurm", "dynamig-hold", "RUNNING", "n2", f"Kubernetes pod a/b: 1g.10gb at 4 of GPU-x MIG-{'7' * 36}"]]
