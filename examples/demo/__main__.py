@@ -12,7 +12,8 @@ from rich.text import Text
 
 from dynamig.cli.output import stdout, survive_any_encoding
 from dynamig.errors import DynamigError
-from examples.demo.checks import Check, all_checks
+from examples.demo.checks import all_checks
+from examples.demo.evidence import Check
 from examples.demo.play import Play
 from examples.demo.screen import Screen
 from examples.demo.stage import Stage, need_lab_of_the_story

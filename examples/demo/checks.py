@@ -6,76 +6,23 @@ the claim's status, squeue, and the files on the node's disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from itertools import combinations
 
 from dynamig.cli.holdings import Holding
 from dynamig.cli.words import ranges
 from examples.demo import cast
 from examples.demo.changes import job_name, of_gpus, place
+from examples.demo.evidence import Check, Evidence, Test, Wrong, check, must
 from examples.demo.seen import MIB, GpuSeen, JobSeen, Moment, Snapshot, mine
 
 WANTED_MIB = 30 * 1024
 """What `2-inference.yaml` asks for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """`claims`: what must hold. `sources`: who was asked. `seen`: what they said."""
-
-    claims: str
-    sources: str
-    seen: str
-    passed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """`full`: pipeline and evaluate wait. `later`: pipeline runs, `pod_waited_s` after simulate was told to end.
-    `last`: evaluate runs, `job_waited_s` after the pods that shared a GPU were told to end. `end`: all are gone.
-    `looks`: what native jobs saw of their GPU, every second."""
-
-    full: Moment
-    later: Moment
-    last: Moment
-    end: Moment
-    pod_waited_s: float
-    job_waited_s: float
-    looks: Mapping[str, Sequence[GpuSeen]]
-
-    @property
-    def moments(self) -> tuple[Moment, ...]:
-        return self.full, self.later, self.last, self.end
-
-
-Test = Callable[[Evidence], Check]
-
-
 def all_checks(evidence: Evidence) -> list[Check]:
     """In the order of the story."""
     return [test(evidence) for test in _TESTS]
-
-
-class Wrong(Exception):
-    """What was seen is not what must be; the text says how."""
-
-
-def _check(claims: str, sources: str, look: Callable[[Evidence], str]) -> Test:
-    """`look` returns what was seen, or raises Wrong with it."""
-
-    def test(evidence: Evidence) -> Check:
-        try:
-            return Check(claims, sources, look(evidence), True)
-        except Wrong as wrong:
-            return Check(claims, sources, str(wrong), False)
-
-    return test
-
-
-def _must(condition: bool, otherwise: str) -> None:
-    if not condition:
-        raise Wrong(otherwise)
 
 
 # -- one role ----------------------------------------------------------------------------------------------------------
@@ -94,15 +41,15 @@ def _one_device(moment: Moment, pod: str, container: str, wanted: str | None) ->
     if inside is None:
         raise Wrong(f"{pod}/{container} reported nothing")
     what = f"{pod}/{container}"
-    _must(len(inside.gpus) == 1, f"{what} sees {len(inside.gpus)} GPUs")
+    must(len(inside.gpus) == 1, f"{what} sees {len(inside.gpus)} GPUs")
     if wanted is None:
-        _must(not inside.mig, f"{what} sees MIG devices: {', '.join(inside.mig)}")
+        must(not inside.mig, f"{what} sees MIG devices: {', '.join(inside.mig)}")
         uuid = next(iter(inside.gpus))
     else:
-        _must(len(inside.mig) == 1, f"{what} sees {len(inside.mig)} MIG devices")
+        must(len(inside.mig) == 1, f"{what} sees {len(inside.mig)} MIG devices")
         uuid, device = next(iter(inside.mig.items()))
-        _must(device.profile == wanted, f"{what} sees {device.name}, not {wanted}")
-        _must(device.parent in inside.gpus, f"{what} sees the MIG device of a GPU that it does not see")
+        must(device.profile == wanted, f"{what} sees {device.name}, not {wanted}")
+        must(device.parent in inside.gpus, f"{what} sees the MIG device of a GPU that it does not see")
     return _claimed_and_there(moment, pod, uuid, wanted)
 
 
@@ -114,11 +61,11 @@ def _claimed_and_there(moment: Moment, pod: str, uuid: str, wanted: str | None) 
     gpu = moment.gpus.get(held.gpu or "")
     if wanted is None:
         empty = gpu is not None and uuid == held.gpu and not gpu.mig_on and not gpu.instances
-        _must(empty, f"NVML on the node has {gpu} for {uuid}")
+        must(empty, f"NVML on the node has {gpu} for {uuid}")
         return held
     found = next((i for i in gpu.instances if uuid in i.uuids), None) if gpu else None
     where = tuple(found.memory_slices) if found else None
-    _must(where == held.memory_slices, f"{uuid}: NVML has it on {where}, the claim's device is {held.memory_slices}")
+    must(where == held.memory_slices, f"{uuid}: NVML has it on {where}, the claim's device is {held.memory_slices}")
     return held
 
 
@@ -132,12 +79,12 @@ def _alone(role: cast.Role) -> Callable[[Evidence], str]:
 
 def _inference(e: Evidence) -> str:
     held = {*sees_its_own(e.full, cast.INFERENCE)}
-    _must(len(held) == 1, f"{len(held)} devices: {', '.join(str(h.uuid) for h in held)}")
+    must(len(held) == 1, f"{len(held)} devices: {', '.join(str(h.uuid) for h in held)}")
     (one,) = held
     sizes = {d.memory_mib for c in cast.INFERENCE.sees for d in e.full.inside[cast.INFERENCE.pod, c].mig.values()}
     offered = [int(d.capacity["memory"] / MIB) for d in e.full.api.devices if d.type == "mig"]
     smallest = min(size for size in offered if size >= WANTED_MIB)
-    _must(sizes == {smallest}, f"{sizes} MiB, the smallest that would do has {smallest} MiB")
+    must(sizes == {smallest}, f"{sizes} MiB, the smallest that would do has {smallest} MiB")
     return f"{smallest} MiB ({one.profile}) on {place(one)}, {one.uuid} in both"
 
 
@@ -156,10 +103,10 @@ def overlaps(gpus: Iterable[GpuSeen]) -> int:
 
 
 def _shared_gpu(e: Evidence) -> str:
-    _must(overlaps(e.full.gpus.values()) == 0, "instances of one GPU overlap")
+    must(overlaps(e.full.gpus.values()) == 0, "instances of one GPU overlap")
     held = [h for role in cast.SHARING for h in e.full.api.of_pod(role.pod)]
     pools = {h.pool for h in held}
-    _must(len(pools) == 1, f"they are on {', '.join(sorted(pools)) or 'no GPU'}")
+    must(len(pools) == 1, f"they are on {', '.join(sorted(pools)) or 'no GPU'}")
     return f"{pools.pop()}: " + ", ".join(f"{h.pods[0]} on {ranges(h.memory_slices)}" for h in held)
 
 
@@ -169,7 +116,7 @@ def _books(e: Evidence) -> str:
         there = {uuid for gpu in moment.gpus.values() for i in gpu.instances for uuid in i.uuids}
         booked = {str(h.uuid) for h in moment.api.holdings if h.profile is not None}
         only_there, only_booked = ", ".join(there - booked) or "-", ", ".join(booked - there) or "-"
-        _must(there == booked, f"only on the hardware: {only_there}; only on claims: {only_booked}")
+        must(there == booked, f"only on the hardware: {only_there}; only on claims: {only_booked}")
     count = [sum(len(gpu.instances) for gpu in moment.gpus.values()) for moment in (e.full, e.later, e.last)]
     return "MIG devices on both sides: " + ", then ".join(map(str, count))
 
@@ -179,10 +126,10 @@ def _disks(e: Evidence) -> str:
     for name, node in sorted(e.later.nodes.items()):
         held = {(h.namespace, h.claim) for h in e.later.api.holdings if h.node == name}
         wanted = {uid for uid, claim in e.later.api.claims.items() if tuple(claim.split("/", 1)) in held}
-        _must(
+        must(
             node.cdi == wanted, f"{name}: {len(node.cdi)} files, {len(wanted)} claims, {len(node.cdi ^ wanted)} differ"
         )
-        _must(node.journal == wanted, f"{name}: {len(node.journal)} journal records, {len(wanted)} claims")
+        must(node.journal == wanted, f"{name}: {len(node.journal)} journal records, {len(wanted)} claims")
         told.append(f"{name}: {len(wanted)}")
     return ", ".join(told)
 
@@ -195,10 +142,10 @@ def _paid(e: Evidence) -> str:
     told = []
     for role in cast.ROLES:
         job = _payer(e.later.api, role)
-        _must(job.running, f"{job_name(job)} is {job.state}")
-        _must(bool(job.shards) and not job.gpus, f"{job_name(job)} has {of_gpus(job)}")
+        must(job.running, f"{job_name(job)} is {job.state}")
+        must(bool(job.shards) and not job.gpus, f"{job_name(job)} has {of_gpus(job)}")
         at = {h.gpu for h in sees_its_own(e.later, role)}
-        _must({*e.later.gpus_of(job)} == at, f"{role.pod} is on {at}, its job has {of_gpus(job)} of {job.node}")
+        must({*e.later.gpus_of(job)} == at, f"{role.pod} is on {at}, its job has {of_gpus(job)} of {job.node}")
         told.append(f"{role.pod} {sum(job.shards.values())}")
     return "shards: " + ", ".join(told)
 
@@ -210,14 +157,14 @@ def _comments(e: Evidence) -> str:
         seen = {uuid for c in role.sees for uuid in _uuids(e.later, role.pod, c)}
         words = {w.strip(",") for w in job.comment.split()}
         named = {w for w in words if w.startswith("MIG-")} or {w for w in words if w.startswith("GPU-")}
-        _must(named == seen, f"{role.pod} sees {', '.join(seen)}; squeue says: {job.comment}")
-        _must(f"{cast.NAMESPACE}/{role.pod}" in job.comment, f"{role.pod} is not in: {job.comment}")
+        must(named == seen, f"{role.pod} sees {', '.join(seen)}; squeue says: {job.comment}")
+        must(f"{cast.NAMESPACE}/{role.pod}" in job.comment, f"{role.pod} is not in: {job.comment}")
     return f"{len(cast.ROLES)} comments, pod and UUIDs"
 
 
 def _payer(now: Snapshot, role: cast.Role) -> JobSeen:
     jobs = now.paying(role.pod)
-    _must(len(jobs) == 1, f"{len(jobs)} jobs pay for {role.pod}: {', '.join(str(job.job_id) for job in jobs) or '-'}")
+    must(len(jobs) == 1, f"{len(jobs)} jobs pay for {role.pod}: {', '.join(str(job.job_id) for job in jobs) or '-'}")
     return jobs[0]
 
 
@@ -230,11 +177,11 @@ def _lent(e: Evidence) -> str:
     """Slurm's books and the drivers' files agree on whole GPUs, and the jobs saw them without anything of ours."""
     for moment in (e.full, e.later, e.last):
         booked = {uuid: j.job_id for j in moment.api.jobs if j.gpus for uuid in moment.gpus_of(j)}
-        _must(booked == dict(moment.loans), f"Slurm: {booked}; drivers: {dict(moment.loans)}")
+        must(booked == dict(moment.loans), f"Slurm: {booked}; drivers: {dict(moment.loans)}")
     for name, looks in e.looks.items():
-        _must(bool(looks), f"{name} has not looked")
+        must(bool(looks), f"{name} has not looked")
         dirty = [look for look in looks if look.mig_on or look.instances]
-        _must(not dirty, f"{name} saw {dirty[0] if dirty else None}")
+        must(not dirty, f"{name} saw {dirty[0] if dirty else None}")
     return ", ".join(f"{name} looked {len(looks)} times: never a slice" for name, looks in e.looks.items())
 
 
@@ -242,10 +189,10 @@ def _apart(e: Evidence) -> str:
     """No GPU is lent and cut at once, nor held in shards and whole."""
     for moment in e.moments:
         both = [uuid for uuid in moment.loans if moment.gpus[uuid].instances or moment.gpus[uuid].mig_on]
-        _must(not both, f"lent and cut at once: {', '.join(both)}")
+        must(not both, f"lent and cut at once: {', '.join(both)}")
         whole = {at for job in moment.api.jobs if job.gpus for at in job.places}
         parts = {at for job in moment.api.jobs if job.shards for at in job.places}
-        _must(not whole & parts, f"held whole and in shards: {whole & parts}")
+        must(not whole & parts, f"held whole and in shards: {whole & parts}")
     return f"{len(e.moments)} moments"
 
 
@@ -262,19 +209,19 @@ def _pod_waited(e: Evidence) -> str:
     pod, job = e.full.api.pod(cast.PIPELINE.pod), _payer(e.full.api, cast.PIPELINE)
     if pod is None or not pod.waits or pod.node:
         raise Wrong(f"pipeline is {pod.phase if pod else 'missing'}, on node {pod.node if pod else None}")
-    _must(not e.full.api.of_pod(pod.name), "pipeline holds a device")
-    _must(job.waits, f"{job_name(job)} is {job.state}")
-    _must(job.reason in pod.waits, f"Slurm says {job.reason}, the pod says {pod.waits}")
-    _must(not empty_gpus(e.full), f"it waited although {', '.join(empty_gpus(e.full))} had nothing on it")
+    must(not e.full.api.of_pod(pod.name), "pipeline holds a device")
+    must(job.waits, f"{job_name(job)} is {job.state}")
+    must(job.reason in pod.waits, f"Slurm says {job.reason}, the pod says {pod.waits}")
+    must(not empty_gpus(e.full), f"it waited although {', '.join(empty_gpus(e.full))} had nothing on it")
     return pod.waits
 
 
 def _pod_ran(e: Evidence) -> str:
     held = sees_its_own(e.later, cast.PIPELINE)
-    _must(len({h.gpu for h in held}) == 1, f"on several GPUs: {', '.join(str(h.gpu) for h in held)}")
+    must(len({h.gpu for h in held}) == 1, f"on several GPUs: {', '.join(str(h.gpu) for h in held)}")
     left = _gpu_of(e.full, _native(e.full.api, cast.SIMULATE))
-    _must(held[0].gpu == left, f"it runs on {held[0].gpu}, simulate had {left}")
-    _must(e.later.api.native(cast.SIMULATE.name) is None, "simulate has not ended")
+    must(held[0].gpu == left, f"it runs on {held[0].gpu}, simulate had {left}")
+    must(e.later.api.native(cast.SIMULATE.name) is None, "simulate has not ended")
     parts = ", ".join(f"{h.profile} on {ranges(h.memory_slices)}" for h in held)
     return f"{e.pod_waited_s:.1f} s after, {held[0].pool}: {parts}"
 
@@ -283,12 +230,12 @@ def _job_waited(e: Evidence) -> str:
     """As long as pods had the GPU, also after pipeline had got another one; then it got theirs."""
     for moment in (e.full, e.later):
         job = _native(moment.api, cast.EVALUATE)
-        _must(job.waits and not job.places, f"evaluate is {job.state} on {job.node}")
+        must(job.waits and not job.places, f"evaluate is {job.state} on {job.node}")
     job = _native(e.last.api, cast.EVALUATE)
-    _must(job.running, f"evaluate is {job.state}")
+    must(job.running, f"evaluate is {job.state}")
     theirs = {str(h.gpu) for role in cast.SHARING for h in e.later.api.of_pod(role.pod)}
     got = _gpu_of(e.last, job)
-    _must(theirs == {got}, f"evaluate has {got}, the pods had {', '.join(theirs)}")
+    must(theirs == {got}, f"evaluate has {got}, the pods had {', '.join(theirs)}")
     return f"{e.job_waited_s:.1f} s after they were told to, {job_name(job)} on {job.node}"
 
 
@@ -301,7 +248,7 @@ def _native(now: Snapshot, job: cast.NativeJob) -> JobSeen:
 
 def _gpu_of(moment: Moment, job: JobSeen) -> str:
     found = moment.gpus_of(job)
-    _must(len(found) == 1, f"{job_name(job)} has {of_gpus(job)}")
+    must(len(found) == 1, f"{job_name(job)} has {of_gpus(job)}")
     return found[0]
 
 
@@ -310,7 +257,7 @@ def _gpu_of(moment: Moment, job: JobSeen) -> str:
 
 def _empty(e: Evidence) -> str:
     left = {uuid: len(gpu.instances) for uuid, gpu in e.end.gpus.items() if gpu.instances}
-    _must(not left, f"instances left: {left}")
+    must(not left, f"instances left: {left}")
     return f"{len(e.end.gpus)} GPUs, no instance"
 
 
@@ -320,35 +267,35 @@ def _clean(e: Evidence) -> str:
         for n, s in e.end.nodes.items()
         if s.cdi or s.journal or s.loans
     ]
-    _must(not left, "; ".join(left))
+    must(not left, "; ".join(left))
     return "no CDI file, no journal record, no loan"
 
 
 def _nobody(e: Evidence) -> str:
     ours = [name for name in e.end.api.claims.values() if name.startswith(f"{cast.NAMESPACE}/")]
     jobs = [job_name(job) for job in e.end.api.jobs if mine(job)]
-    _must(not e.end.api.pods, f"pods left: {', '.join(p.name for p in e.end.api.pods)}")
-    _must(not ours, f"claims left: {', '.join(ours)}")
-    _must(not jobs, f"jobs left: {', '.join(jobs)}")
+    must(not e.end.api.pods, f"pods left: {', '.join(p.name for p in e.end.api.pods)}")
+    must(not ours, f"claims left: {', '.join(ours)}")
+    must(not jobs, f"jobs left: {', '.join(jobs)}")
     return "no pod, no claim, no job"
 
 
 _TESTS: tuple[Test, ...] = (
-    _check("notebook's cell sees one MIG device, its claim's", "HTTP, claim, node", _alone(cast.NOTEBOOK)),
-    _check("inference's containers share the smallest with 30 GiB", "containers, published devices", _inference),
-    _check("embedding sees one MIG device, its claim's", "container, claim, node", _alone(cast.EMBEDDING)),
-    _check("training sees one full GPU and no MIG device", "container, claim, node", _training),
-    _check("three pods share a GPU, no memory slice twice", "node, claims", _shared_gpu),
-    _check("one Slurm job pays for each pod, on the pod's GPU", "squeue, node, containers", _paid),
-    _check("squeue's comments say what the containers see", "squeue, containers", _comments),
-    _check("native jobs have whole GPUs and see nothing of ours", "squeue, drivers' disks, jobs", _lent),
-    _check("no GPU is lent and cut at once, at any moment", "nodes, drivers' disks, squeue", _apart),
-    _check("hardware and claims agree, both ways", "nodes, claims", _books),
-    _check("one CDI file and one journal record for each claim", "nodes' disks, claims", _disks),
-    _check("pipeline had to wait, and was told what Slurm says", "squeue, pod, nodes", _pod_waited),
-    _check("pipeline got the GPU that simulate gave back", "containers, claim, node, squeue", _pod_ran),
-    _check("evaluate waited for pods, and got their GPU", "squeue, nodes, claims", _job_waited),
-    _check("all GPUs are empty afterwards", "nodes", _empty),
-    _check("nothing is left on the nodes' disks", "nodes' disks", _clean),
-    _check("nothing is left in Kubernetes and Slurm", "API server, squeue", _nobody),
+    check("notebook's cell sees one MIG device, its claim's", "HTTP, claim, node", _alone(cast.NOTEBOOK)),
+    check("inference's containers share the smallest with 30 GiB", "containers, published devices", _inference),
+    check("embedding sees one MIG device, its claim's", "container, claim, node", _alone(cast.EMBEDDING)),
+    check("training sees one full GPU and no MIG device", "container, claim, node", _training),
+    check("three pods share a GPU, no memory slice twice", "node, claims", _shared_gpu),
+    check("one Slurm job pays for each pod, on the pod's GPU", "squeue, node, containers", _paid),
+    check("squeue's comments say what the containers see", "squeue, containers", _comments),
+    check("native jobs have whole GPUs and see nothing of ours", "squeue, drivers' disks, jobs", _lent),
+    check("no GPU is lent and cut at once, at any moment", "nodes, drivers' disks, squeue", _apart),
+    check("hardware and claims agree, both ways", "nodes, claims", _books),
+    check("one CDI file and one journal record for each claim", "nodes' disks, claims", _disks),
+    check("pipeline had to wait, and was told what Slurm says", "squeue, pod, nodes", _pod_waited),
+    check("pipeline got the GPU that simulate gave back", "containers, claim, node, squeue", _pod_ran),
+    check("evaluate waited for pods, and got their GPU", "squeue, nodes, claims", _job_waited),
+    check("all GPUs are empty afterwards", "nodes", _empty),
+    check("nothing is left on the nodes' disks", "nodes' disks", _clean),
+    check("nothing is left in Kubernetes and Slurm", "API server, squeue", _nobody),
 )

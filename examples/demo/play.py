@@ -6,8 +6,8 @@ import time
 
 from examples.demo import cast
 from examples.demo.cast import NativeJob, Role
-from examples.demo.checks import Evidence
 from examples.demo.desk import Desk
+from examples.demo.evidence import Evidence
 from examples.demo.screen import Screen
 from examples.demo.seen import JobSeen, Moment, Snapshot, Visible, mine
 from examples.demo.stage import Stage

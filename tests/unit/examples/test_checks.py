@@ -9,7 +9,8 @@ import pytest
 
 from dynamig.cli.holdings import HoldingState
 from examples.demo import cast
-from examples.demo.checks import Evidence, all_checks, empty_gpus, overlaps
+from examples.demo.checks import all_checks, empty_gpus, overlaps
+from examples.demo.evidence import Evidence
 from examples.demo.seen import GpuSeen, Instance, JobSeen, MigSeen, Moment, Visible
 from tests.unit.cli.cluster import mig_uuid
 from tests.unit.examples.world import POOLS, UNUSED, books, evidence, full, later, moment, on

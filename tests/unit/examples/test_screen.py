@@ -9,8 +9,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from dynamig.cli.output import PIPE_WIDTH, Page
-from examples.demo.checks import Check, all_checks
-from examples.demo.screen import Screen, picture, queue_table, table
+from examples.demo.checks import all_checks
+from examples.demo.evidence import Check
+from examples.demo.picture import picture
+from examples.demo.screen import Screen, queue_table, table
 from tests.unit.examples.world import books, evidence, full
 
 

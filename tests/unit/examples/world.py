@@ -14,7 +14,7 @@ from dynamig.protocol.identity import JobIdentity, Purpose
 from dynamig.protocol.loans import Borrower, Loan
 from dynamig.protocol.node_report import Report
 from examples.demo import cast
-from examples.demo.checks import Evidence
+from examples.demo.evidence import Evidence
 from examples.demo.seen import GpuSeen, Instance, MigSeen, Moment, NodeSeen, Snapshot, Visible, snapshot
 from tests.unit.cli.cluster import claim, device, mig_uuid, pool, ready, slices
 
