@@ -17,14 +17,22 @@ from examples.demo.seen import JobSeen, PodSeen, Snapshot
 ASKS: Mapping[str, str] = {role.pod: role.asks for role in cast.ROLES}
 PHASES = {"Running": "green", "Pending": "yellow", "Terminating": "yellow", "Failed": "red", "waits": "bold yellow"}
 
+NAMES = 20
+"""Columns that names have beside a bar, however narrow the terminal is."""
+
+WORDS = 78
+"""Columns from which the list has room for what pods ask for."""
+
 
 def picture(now: Snapshot, paper: Page, width: int) -> RenderableType:
     """The GPUs as bars; pods and native jobs as a list."""
-    return Group(Text(""), gpus(now, paper, width), Text(""), _work(now, paper))
+    return Group(Text(""), gpus(now, paper, width), Text(""), _work(now, paper, wide=width >= WORDS))
 
 
 def gpus(now: Snapshot, paper: Page, width: int) -> RenderableType:
-    cell = draw.cell_for(now.gpus, width - max((len(g.name) for g in now.gpus), default=0) - 4, draw.LEGEND)
+    """A bar for each, and beside it who has something of it."""
+    room = width - max((len(g.name) for g in now.gpus), default=0) - 4
+    cell = min(draw.cell_for(now.gpus, room, draw.LEGEND), max(1, (room - NAMES) // draw.SLICES - 1))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -50,32 +58,33 @@ def _marked(colour: str, *name: str) -> Text:
     return Text.assemble(("■\u00a0", colour), *name)  # no line ends between the two
 
 
-def _work(now: Snapshot, paper: Page) -> Table:
+def _work(now: Snapshot, paper: Page, *, wide: bool) -> Table:
+    """A row for each pod and native job: who, what it is, state, where, Slurm's job. `wide`: with what pods ask for."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for column in range(5):
         table.add_column(overflow="ellipsis", no_wrap=column != 1)
     palette = words.palette(now.gpus, colour=paper.colour)
     for pod in now.pods:
-        table.add_row(*_pod_row(now, pod, palette))
+        table.add_row(*_pod_row(now, pod, palette, f"pod, {ASKS.get(pod.name, '')}" if wide else "pod"))
     for job in now.jobs:
         if job.native:
-            table.add_row(*_job_row(job, palette))
+            table.add_row(*_job_row(job, palette, f"job of {job.user}, a whole GPU" if wide else "job"))
     return table
 
 
-def _pod_row(now: Snapshot, pod: PodSeen, palette: words.Palette) -> Iterator[Text]:
+def _pod_row(now: Snapshot, pod: PodSeen, palette: words.Palette, what: str) -> Iterator[Text]:
     held = now.of_pod(pod.name)
     mark = palette.get(words.claim_of(held[0]), "") if held else "dim"
     yield Text.assemble(("■ " if held else "□ ", mark), pod.name)
-    yield Text(f"pod, {ASKS.get(pod.name, '')}", "dim")
+    yield Text(what, "dim")
     yield _state("waits" if pod.waits and pod.phase == "Pending" else pod.phase)
     yield Text(held[0].pool if held else "")
     yield Text(", ".join(f"job {j.job_id}{_reason(j)}" for j in now.paying(pod.name)), "dim")
 
 
-def _job_row(job: JobSeen, palette: words.Palette) -> Iterator[Text]:
+def _job_row(job: JobSeen, palette: words.Palette, what: str) -> Iterator[Text]:
     yield Text.assemble(("■ " if job.gpus else "□ ", palette.get(words.LENT, "") if job.gpus else "dim"), job.name)
-    yield Text(f"job of {job.user}, a whole GPU", "dim")
+    yield Text(what, "dim")
     yield _state("waits" if job.waits else job.state.capitalize())
     yield Text(job.node or "")
     yield Text(f"job {job.job_id}{_reason(job)}", "dim")

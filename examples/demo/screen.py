@@ -85,12 +85,13 @@ class Screen:
     def _bars(self, now: Snapshot) -> None:
         paper = page(self._console)
         width = self._console.width if self._console.is_terminal else WIDE
-        self._console.print(Padding(gpus(now, paper, width - MARGIN), (0, 0, 0, MARGIN)))
+        margin = MARGIN if width >= WIDE else 3
+        self._console.print(Padding(gpus(now, paper, width - margin), (0, 0, 0, margin)))
 
     def queue(self, rows: Sequence[Sequence[str]]) -> None:
         """squeue's answer, as a table."""
         wide = self._console.width >= WIDE
-        self._console.print(Padding(queue_table(rows, wide=wide), (0, 0, 0, MARGIN)))
+        self._console.print(Padding(queue_table(rows, wide=wide), (0, 0, 0, MARGIN if wide else 3)))
 
     def verdict(self, checks: Sequence[Check]) -> None:
         """The table of checks, and the sum of it."""

@@ -21,7 +21,7 @@ def console(width: int) -> tuple[Console, io.StringIO]:
     return Console(file=text, width=width, color_system=None), text
 
 
-@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("width", [60, 80, 160])
 def test_the_picture_fits_and_has_every_pod_and_native_job(width: int) -> None:
     now = full().api
     to, text = console(width)
@@ -29,6 +29,7 @@ def test_the_picture_fits_and_has_every_pod_and_native_job(width: int) -> None:
     lines = text.getvalue().splitlines()
     assert max(map(cell_len, lines)) <= width
     assert len(lines) <= 23, "a terminal of usual height shows it whole"
+    assert not any("■ notebook" in line and "inference" not in line for line in lines[:5]), "names stand beside bars"
     for name in (*(pod.name for pod in now.pods), "train", "simulate", "evaluate"):
         assert any(name in line for line in lines)
 
