@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from dynamig.errors import Unavailable
 from examples.demo import cast
 from examples.demo.cast import NativeJob, Role
 from examples.demo.desk import Desk
@@ -185,6 +186,8 @@ def told(inside: Visible) -> str:
 
 
 def _native(now: Snapshot, job: NativeJob) -> JobSeen:
+    """Raises Unavailable if Slurm has ended it: it runs until somebody does."""
     found = now.native(job.name)
-    assert found is not None, f"{job.name} was submitted and runs until it is ended"
+    if found is None:
+        raise Unavailable("DEMO_STUCK", f"Slurm's job {job.name} has ended by itself", "its output is in alice's home")
     return found

@@ -24,8 +24,8 @@ STATE_STYLE = {
     HoldingState.LEAVING: "yellow",
     HoldingState.ADMIN: "dim",
 }
-NATIVE = "bright_white"
-"""Of native jobs of Slurm. No claim has it."""
+NATIVE = "white"
+"""Of native jobs of Slurm: the light grey of most terminals, to be seen on black and on white. No claim has it."""
 
 NOTHING = "-"
 WHOLE = "whole"
