@@ -57,7 +57,7 @@ class Play:
             "A student asks Kubernetes for profile 1g.10gb. A Slurm job pays for it; then the instance is made.",
         )
         self._enter(cast.NOTEBOOK)
-        self._screen.line(f"Jupyter answers; its cell sees {told(self._desk.notebook())}")
+        self._screen.line(f"Jupyter answers; its cell sees {listed(self._desk.notebook())}")
         self._end_act()
 
     def _sharing(self) -> None:
@@ -82,14 +82,8 @@ class Play:
             "A pod waits for native jobs",
             "A pipeline wants three slices of one GPU, and no GPU is empty. It is told what Slurm says.",
         )
-        name = cast.PIPELINE.pod
         self._desk.apply(cast.PIPELINE)
-
-        def waits(now: Snapshot) -> bool:
-            pod, jobs = now.pod(name), now.paying(name)
-            return pod is not None and bool(jobs) and all(j.held_back and j.reason in pod.waits for j in jobs)
-
-        self._stage.until(f"{name} told why it waits", waits, [name])
+        self._until_told()
         self._end_act()
 
     def _job_waits(self) -> Moment:
@@ -107,6 +101,7 @@ class Play:
         self._stage.watch_for(WAITS_S)
         self._desk.queue()
         self._end_act()
+        self._until_told()
         return self._stage.moment()
 
     def _native_job_ends(self) -> tuple[Moment, float]:
@@ -171,17 +166,27 @@ class Play:
         self._desk.apply(role)
         self._stage.until_served(role.pod)
 
+    def _until_told(self) -> None:
+        """The pod that waits has been told what Slurm says now."""
+        name = cast.PIPELINE.pod
+
+        def told(now: Snapshot) -> bool:
+            pod, jobs = now.pod(name), now.paying(name)
+            return pod is not None and bool(jobs) and all(j.held_back and j.reason in pod.waits for j in jobs)
+
+        self._stage.until(f"{name} told why it waits", told, [name])
+
     def _look_inside(self, role: Role) -> None:
         for container in role.sees:
             where = f"{role.pod}/{container}" if len(role.sees) > 1 else role.pod
-            self._screen.line(f"{where} sees {told(self._desk.inside(role.pod, container))}")
+            self._screen.line(f"{where} sees {listed(self._desk.inside(role.pod, container))}")
 
 
-def told(inside: Visible) -> str:
+def listed(inside: Visible) -> str:
     """What a container sees, in words."""
     if inside.mig:
-        listed = ", ".join(f"{uuid} ({device.profile})" for uuid, device in inside.mig.items())
-        return f"{len(inside.mig)} MIG device{'s' if len(inside.mig) > 1 else ''}: {listed}"
+        devices = ", ".join(f"{uuid} ({device.profile})" for uuid, device in inside.mig.items())
+        return f"{len(inside.mig)} MIG device{'s' if len(inside.mig) > 1 else ''}: {devices}"
     return f"{len(inside.gpus)} full GPU{'s' if len(inside.gpus) != 1 else ''}: {', '.join(inside.gpus) or '-'}"
 
 

@@ -19,13 +19,13 @@ from examples.demo.seen import Moment, NodeSeen, Snapshot, Visible, mine
 from lab.lab import DEFAULT_GPUS, DEFAULT_NODES, Lab
 from lab.spec import NodeSpec
 
-PATIENCE_S = 60.0
-"""A pod in the lab needs two seconds, Jupyter five more, and a scheduler that backs off ten."""
+PATIENCE_S = 120.0
+"""A pod in the lab needs two seconds, Jupyter five more, a scheduler that backs off ten, and a busy machine more."""
 
 PERIOD_S = 0.3
 """Between two looks."""
 
-DISK_S = 10.0
+DISK_S = 20.0
 """The driver's last writes follow the end of the claim, and a loan's end that of the job."""
 
 
