@@ -6,6 +6,7 @@ SYSTEM_PYTHON ?= python3
 PYTHON ?= .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 LAB_ARGS ?=
+SLURM_LAB ?= .lab-slurm
 
 -include emulator/emulator.mk
 
@@ -14,8 +15,8 @@ LAB_ARGS ?=
 help: ## This list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / && !seen[$$1]++ {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: venv emulator ## Pods get their own MIG slices on real daemons: shown live, checked at the end
-	$(PYTHON) -m examples.demo
+demo: venv emulator ## Native Slurm jobs, pods and a notebook share GPUs: shown live, checked at the end
+	$(PYTHON) -m examples.demo --dir $(SLURM_LAB)
 
 # The recipe is in emulator/emulator.mk.
 emulator: ## The NVML emulator and its lister alone: build/libnvidia-ml.so.1, build/nvml-list
@@ -44,7 +45,6 @@ SOAK := DYNAMIG_EMULATOR_OPERATIONS=1000000 DYNAMIG_EMULATOR_SETS=1000000 \
 e2e: venv emulator lab-up ## Pods and jobs in the lab, with faults
 	$(PYTEST) tests/e2e -v --durations=10 --timeout=420  # the kubelet retries after 80 s
 
-SLURM_LAB ?= .lab-slurm
 slurm: venv emulator ## Pods paid for in Slurm beside native jobs, in a lab of its own that ends with it
 	$(PYTHON) -m lab up --dir $(SLURM_LAB) --slurm-hooks deploy/slurm
 	DYNAMIG_SLURM_LAB_DIR=$(SLURM_LAB) $(PYTEST) tests/slurm -v --durations=5 --timeout=420
@@ -57,8 +57,9 @@ soak: venv emulator ## The emulator for about an hour: a million operations with
 lab-up: venv emulator ## Real etcd, Kubernetes and two nodes with emulated GPUs; continues where it stopped
 	$(PYTHON) -m lab up $(LAB_ARGS)
 
-lab-down: venv ## Everything of the lab is gone: processes, mounts, namespaces, files
+lab-down: venv ## Everything of both labs is gone: processes, mounts, namespaces, files
 	$(PYTHON) -m lab down $(LAB_ARGS)
+	$(PYTHON) -m lab down --dir $(SLURM_LAB)
 
 lab-status: venv ## Every daemon of the lab: pid, since when, log, readiness
 	$(PYTHON) -m lab status $(LAB_ARGS)
@@ -87,5 +88,5 @@ venv: .venv/stamp
 	@touch $@
 
 clean: ## Remove build results and the environment (take the lab down first)
-	@if [ -e .lab ]; then echo "a lab is in .lab: run make lab-down first" >&2; exit 1; fi
+	@for lab in .lab $(SLURM_LAB); do [ ! -e $$lab ] || { echo "a lab is in $$lab: run make lab-down first" >&2; exit 1; }; done
 	rm -rf $(BUILD) .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

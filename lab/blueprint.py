@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dynamig.errors import Unavailable
-from lab import bridge, cache, components, debian, images, kubernetes, machines, nodes
+from lab import bridge, cache, components, debian, images, kubernetes, machines, nodes, notebook, oci
 from lab.commands import run
 from lab.components import DriverFiles
 from lab.daemons import Artifacts, Daemon, api, control_plane, machine_name
@@ -41,6 +43,7 @@ def artifacts(environ: Mapping[str, str] = os.environ) -> Artifacts:
         debian=root / "debian" / debian.recipe_digest(),
         kube=kubernetes.ready_made(Path(own)) if own else root / "kubernetes" / kubernetes.recipe_digest(),
         pause=root / "pause" / images.pause_digest(),
+        notebook=root / "notebook" / notebook.recipe_digest(debian.recipe_digest()),
     )
 
 
@@ -104,9 +107,17 @@ class Blueprint:
         self._add_cached("debian-root", have.debian, debian.build, debian.BOOTSTRAP_S)
         self._add_cached("kubernetes", have.kube, kubernetes.build, kubernetes.BUILD_S)
         self._add_cached("pause", have.pause, images.build_pause, None)
+        if self._spec.notebook:
+            build = partial(notebook.build, have.debian)
+            self._add_cached("notebook", have.notebook, build, notebook.BUILD_S, needs=("debian-root",))
 
     def _add_cached(
-        self, name: str, target: Path, build: Callable[[Path, Task, Cancel, Path], None], expected_s: float | None
+        self,
+        name: str,
+        target: Path,
+        build: Callable[[Path, Task, Cancel, Path], None],
+        expected_s: float | None,
+        needs: tuple[str, ...] = (),
     ) -> None:
         log = self._layout.log(f"build-{name}")
 
@@ -116,7 +127,7 @@ class Blueprint:
 
             cache.cached(target, fill, cancel, lambda: task.tell("another lab is making it; waiting"))
 
-        self._add(name, act, target.exists, expected_s=expected_s)
+        self._add(name, act, target.exists, needs, expected_s)
 
     def _add_control(self) -> None:
         for daemon in control_plane(self._layout, self._spec, self._have):
@@ -148,7 +159,7 @@ class Blueprint:
         self._add(
             f"images-{name}",
             lambda task, cancel: self._import_images(name),
-            needs=(f"containerd-{name}", "debian-root", "pause"),
+            needs=(f"containerd-{name}", "debian-root", "pause", *(("notebook",) if self._spec.notebook else ())),
         )
 
     def _import_images(self, node: str) -> None:
@@ -157,10 +168,14 @@ class Blueprint:
         wanted = (images.pause_image(self._have.pause), *images.tool_images(self._have.debian, nvml_list))
         ctr = ("ctr", f"--address={nodes.containerd_socket(self._layout, node)}", "--namespace=k8s.io", "images")
         present = parse_images(machines.run_inside(self._layout, node, [*ctr, "ls"]))
-        for image in wanted:
-            if present.get(image.reference) != image.manifest_digest:
-                archive = self._layout.node(node) / "run/image.tar"
-                archive.write_bytes(image.archive())
+        archive = self._layout.node(node) / "run/image.tar"
+        makers = {image.reference: (image.manifest_digest, partial(oci.write, image)) for image in wanted}
+        if self._spec.notebook:
+            made = (self._have.notebook / notebook.DIGEST).read_text()
+            makers[notebook.REFERENCE] = (made, partial(shutil.copyfile, self._have.notebook / notebook.ARCHIVE))
+        for reference, (digest, write) in makers.items():
+            if present.get(reference) != digest:
+                write(archive)
                 machines.run_inside(self._layout, node, [*ctr, "import", "--snapshotter=overlayfs", str(archive)])
                 archive.unlink()
 

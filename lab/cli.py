@@ -97,6 +97,7 @@ def up(
         Path | None,
         typer.Option(help="Prolog.d and epilog.d of Slurm's nodes, like deploy/slurm; drivers then lend GPUs."),
     ] = None,
+    notebook: Annotated[bool, typer.Option("--notebook", help="Nodes have an image with Jupyter too.")] = False,
 ) -> None:
     """Bring the lab up, or continue from where it stands. Takes about 8 minutes the first time."""
     with told(CONTINUES):
@@ -110,6 +111,7 @@ def up(
             with_driver=not without_driver,
             with_slurm=not without_slurm,
             slurm_hooks=slurm_hooks,
+            notebook=notebook,
             reporter=reporter,
         )
         lab.up()

@@ -63,6 +63,7 @@ class Artifacts:
     debian: Path
     kube: Path
     pause: Path
+    notebook: Path
 
 
 def machine_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The lab's three images.
+"""The lab's images; the one of a notebook is in `notebook.py`.
 
 `lab.local/pause:1` keeps sandboxes. `lab.local/tool:1` has busybox and the dynamic loader with glibc, both from the
 Debian root, so that programs linked against the emulated NVML run in it; `nvml-list` is among them when it has been
@@ -46,12 +46,17 @@ def pause_image(pause: Path) -> Image:
 
 def tool_images(debian: Path, nvml_list: Path | None) -> tuple[Image, Image]:
     """The tool image and its hostile twin. `nvml_list`: the program to add, if there is one."""
-    entries = (*_folders(), *_busybox(debian), *_glibc(debian), *_accounts())
+    entries = shell_entries(debian)
     if nvml_list is not None:
         entries += (Entry("usr/bin/nvml-list", nvml_list.read_bytes()),)
     shell = ("/bin/sh",)
     tool = Image(TOOL_IMAGE, entries, command=shell)
     return tool, Image(HOSTILE_IMAGE, entries, command=shell, env=(*tool.env, *ALL_GPUS))
+
+
+def shell_entries(debian: Path) -> tuple[Entry, ...]:
+    """Busybox, glibc with its loader, folders and accounts."""
+    return (*_folders(), *_busybox(debian), *_glibc(debian), *_accounts())
 
 
 def _folders() -> Sequence[Entry]:

@@ -91,11 +91,12 @@ class Lab:
         with_driver: bool = True,
         with_slurm: bool = True,
         slurm_hooks: Path | None = None,
+        notebook: bool = False,
         reporter: Reporter | None = None,
     ) -> Lab:
         """The lab in this folder, made if there is none; its daemons are as they were.
 
-        `slurm_hooks`: see LabSpec.
+        `slurm_hooks`, `notebook`: see LabSpec.
 
         Raises: Refused with all that is wrong with the request or missing on the machine, or if a lab with other
         nodes or ports is there already.
@@ -109,7 +110,8 @@ class Lab:
         with alone(layout):
             found = folder.read_spec(layout)
             plan = _agree(found, nodes, base_port, layout) if found else _design(layout, nodes, base_port)
-            plan = replace(plan, with_driver=with_driver, with_slurm=with_slurm, slurm_hooks=_hooks(slurm_hooks))
+            hooks = _hooks(slurm_hooks)
+            plan = replace(plan, with_driver=with_driver, with_slurm=with_slurm, slurm_hooks=hooks, notebook=notebook)
             folder.claim(layout, plan)
         return cls(layout, plan, have, reporter or _silent())
 

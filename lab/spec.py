@@ -69,13 +69,14 @@ class NodeSpec:
 class LabSpec:
     """`slurm_hooks`: a folder whose `prolog.d` and `epilog.d` hold the scripts that Slurm runs on the nodes around
     every job, like `deploy/slurm`. With it a node's driver takes part in Slurm: it lends GPUs, and holds no claim by
-    itself. None: prolog and epilog do nothing."""
+    itself. None: prolog and epilog do nothing. `notebook`: nodes have the image of `notebook.py`."""
 
     nodes: tuple[NodeSpec, ...]
     base_port: int
     with_driver: bool = True
     with_slurm: bool = True
     slurm_hooks: str | None = None
+    notebook: bool = False
 
     @property
     def lends(self) -> bool:
@@ -246,6 +247,7 @@ def parse_spec(text: str, where: Path) -> LabSpec:
             with_driver=bool(data["with_driver"]),
             with_slurm=bool(data.get("with_slurm", True)),  # a lab from before Slurm gets it with its next `up`
             slurm_hooks=data.get("slurm_hooks"),
+            notebook=bool(data.get("notebook", False)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Refused("BAD_LAB_FILE", f"{where}: {error!r}", "`lab down` removes the lab") from error

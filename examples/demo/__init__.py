@@ -1,5 +1,6 @@
-"""`make demo`: pods get slices of emulated GPUs on real Kubernetes, shown as it happens and checked at the end.
+"""`make demo`: pods and native Slurm jobs share emulated GPUs on real daemons, shown as it happens, checked at the end.
 
-`cast` says who plays and what they ask for, `play` is the story, `stage` the only module that touches the lab, `seen`
-the values it reads, `changes` and `checks` what follows from them, `screen` how it is shown.
+`cast` says who plays and what they ask for, `play` is the story, `stage` and `desk` the modules that touch the lab,
+`seen` the values that are read there, `changes` and `checks` what follows from them (`evidence`: what those are given),
+`screen` and `picture` how it is shown.
 """

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynamig.cli import draw, words
-from dynamig.cli.output import Page, page
-from examples.demo import cast
+from dynamig.cli.output import page
 from examples.demo.changes import changes
-from examples.demo.checks import Check
-from examples.demo.seen import PodSeen, Snapshot
+from examples.demo.evidence import Check
+from examples.demo.picture import gpus, picture
+from examples.demo.seen import Snapshot
 
-ASKS: Mapping[str, str] = {role.pod: role.asks for role in cast.ROLES}
 FRAMES_PER_S = 8
-WHO = "Asked were NVML inside the containers, NVML and disks of the nodes, and the API server: each without the others."
+WHO = (
+    "Asked were NVML in containers, jobs and nodes, the API server, squeue, and the disks of the nodes: each without "
+    "the others."
+)
 WIDE = 120
-"""Columns from which the picture has room for UUIDs."""
+"""Columns from which tables have room for UUIDs."""
 UUID_WIDTH = 44
 """Columns of a MIG device's UUID and a little more: one that is broken by the end of a line cannot be copied."""
 
-PHASES = {"Running": "green", "Pending": "yellow", "Terminating": "yellow", "Failed": "red"}
+MARGIN = 10
+"""Columns of the time before a line."""
+
+READING_S = 2.5
+"""At the end of an act, where somebody watches."""
+
+QUEUE_HEAD = ("JOB", "USER", "NAME", "STATE", "NODE", "COMMENT")
 
 
 class Screen:
@@ -41,6 +49,11 @@ class Screen:
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
+    @property
+    def reading_s(self) -> float:
+        """How long a picture should stay: nobody reads a file while it is written."""
+        return READING_S if self._console.is_terminal else 0.0
+
     @contextmanager
     def live(self) -> Iterator[None]:
         """The picture is there for the block. Nothing but lines where there is no terminal."""
@@ -51,6 +64,9 @@ class Screen:
             yield
 
     def act(self, number: int, title: str, sentence: str) -> None:
+        """Its title, below the GPUs as the act before left them: those stay when the picture goes on."""
+        if number > 1 and self._last is not None:
+            self._bars(self._last)
         self._console.print()
         self._console.print(Text(f"{number}  {title}", "bold"))
         self._beside("  ", Text(sentence))
@@ -65,6 +81,17 @@ class Screen:
         for text in changes(self._last, now) if self._last else ():
             self.line(text)
         self._last = now
+
+    def _bars(self, now: Snapshot) -> None:
+        paper = page(self._console)
+        width = self._console.width if self._console.is_terminal else WIDE
+        margin = MARGIN if width >= WIDE else 3
+        self._console.print(Padding(gpus(now, paper, width - margin), (0, 0, 0, margin)))
+
+    def queue(self, rows: Sequence[Sequence[str]]) -> None:
+        """squeue's answer, as a table."""
+        wide = self._console.width >= WIDE
+        self._console.print(Padding(queue_table(rows, wide=wide), (0, 0, 0, MARGIN if wide else 3)))
 
     def verdict(self, checks: Sequence[Check]) -> None:
         """The table of checks, and the sum of it."""
@@ -103,46 +130,27 @@ def table(checks: Sequence[Check], *, wide: bool) -> Table:
     return found
 
 
-def picture(now: Snapshot, paper: Page, width: int) -> RenderableType:
-    """The GPUs as bars and the pods as a list."""
-    return Group(Text(""), _gpus(now, paper, width), Text(""), _pods(now, paper, width))
+def queue_table(rows: Sequence[Sequence[str]], *, wide: bool) -> RenderableType:
+    """A row for each job; the comment below where there is no room beside."""
+    heads = QUEUE_HEAD if wide else QUEUE_HEAD[:-1]
+    if wide:
+        found = _columns(heads)
+        for row in rows:
+            found.add_row(*row)
+        return found
+    widths = [max(map(len, column)) + 2 for column in zip(heads, *(row[:-1] for row in rows), strict=True)]
+    lines: list[RenderableType] = [Text(_spaced(heads, widths), "bold")]
+    for row in rows:
+        lines += [Text(_spaced(row[:-1], widths)), Padding(Text(row[-1], "dim"), (0, 0, 0, 2))]
+    return Group(*lines)
 
 
-def _gpus(now: Snapshot, paper: Page, width: int) -> Table:
-    cell = draw.cell_for(now.gpus, width - max((len(g.name) for g in now.gpus), default=0) - 4, draw.LEGEND)
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    palette = words.colours(now.gpus) if paper.colour else {}
-    for gpu in now.gpus:
-        claims = dict.fromkeys((h.namespace, h.claim) for h in gpu.holdings)
-        who = Text("  ").join(Text.assemble(("■ ", palette.get(claim, "")), _users(now, claim)) for claim in claims)
-        table.add_row(gpu.name, draw.bar(gpu, cell, palette), who)
-    return table
+def _spaced(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
 
 
-def _users(now: Snapshot, claim: words.Claim) -> str:
-    held = next(h for h in now.holdings if (h.namespace, h.claim) == claim)
-    return ", ".join(held.pods) or held.claim
-
-
-def _pods(now: Snapshot, paper: Page, width: int) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    palette = words.colours(now.gpus) if paper.colour else {}
-    for pod in now.pods:
-        held = now.of_pod(pod.name)
-        mark = palette.get((held[0].namespace, held[0].claim), "") if held else "dim"
-        name = Text.assemble(("■ " if held else "□ ", mark), pod.name)
-        uuids = Text("\n".join(f"{words.profile(h)}  {h.uuid or ''}" for h in held), "dim")
-        where = Text(held[0].pool if held else "")
-        table.add_row(
-            name, Text(ASKS.get(pod.name, ""), "dim"), _phase(pod), where, *([uuids] if width >= WIDE else [])
-        )
-    return table
-
-
-def _phase(pod: PodSeen) -> Text:
-    if pod.waits and pod.phase == "Pending":
-        return Text("waits", "bold yellow")
-    return Text(pod.phase, PHASES.get(pod.phase, ""))
+def _columns(heads: Sequence[str]) -> Table:
+    found = Table(box=None, pad_edge=False, header_style="bold")
+    for head in heads:
+        found.add_column(head, overflow="fold", no_wrap=head != QUEUE_HEAD[-1])
+    return found

@@ -14,8 +14,9 @@ from dynamig.cli import table
 from dynamig.cli.holdings import Holding, HoldingState
 from dynamig.cli.output import Page
 from dynamig.cli.view import GpuView
-from dynamig.cli.words import STATE_STYLE, Palette, claim_of, colours, profile, shortened, who
+from dynamig.cli.words import LENT, STATE_STYLE, Palette, borrower, claim_of, palette, profile, shortened, who
 from dynamig.protocol import names
+from dynamig.protocol.loans import Loan
 
 CELL, WIDEST_CELL = 3, 8
 """Columns of one memory slice in a bar, without the gap behind it. Eight take a name such as `1g.10gb`."""
@@ -38,6 +39,8 @@ FILL = {
     HoldingState.LEAVING: "<",
 }
 """How a block goes on behind its label. With colours a ready one needs none: its colour shows how far it goes."""
+NATIVE_FILL = "▒"
+"""The same for a GPU that a native job of Slurm has."""
 
 UNUSABLE_MEANS = f"{UNUSABLE * CELL}  not held, and nothing that is published fits there"
 
@@ -51,11 +54,11 @@ def _bars(views: Sequence[GpuView], page: Page, width: int) -> Iterator[Renderab
     """A title for each node and product, below it its GPUs with bars of one width; what dashes mean at the end."""
     first = max((len(_short(v)) for v in views), default=0)
     cell = cell_for(views, width - first - 4, LEGEND)
-    palette = colours(views) if page.colour else {}
+    shades = palette(views, colour=page.colour)
     for _, group in groupby(views, key=lambda v: (v.node, v.product)):
         found = list(group)
         yield _title(found[0])
-        yield rows([(_short(v), v) for v in found if v.pool], cell, width, first, palette)
+        yield rows([(_short(v), v) for v in found if v.pool], cell, width, first, shades)
     if any(v.unusable for v in views):
         yield Text(UNUSABLE_MEANS, "dim")
 
@@ -106,7 +109,12 @@ def bar_width(view: GpuView, cell: int) -> int:
 
 
 def bar(view: GpuView, cell: int, palette: Palette) -> Text:
-    """Memory slices from 0: a block for each holding, dots where free, crosses where withdrawn, dashes for the rest."""
+    """Memory slices from 0: a block for each holding, dots where free, crosses where withdrawn, dashes for the rest.
+
+    One block of all of them where a native job has the GPU.
+    """
+    if view.loan is not None:
+        return _lent(view.loan, bar_width(view, cell), palette)
     if not view.memory_slices:
         return _undivided(view, bar_width(view, cell), palette)
     blocks: list[Text] = []
@@ -117,6 +125,12 @@ def bar(view: GpuView, cell: int, palette: Palette) -> Text:
         else:
             blocks += [_empty(view, s, cell) for s in slices]
     return Text(" ").join(blocks)
+
+
+def _lent(loan: Loan, width: int, palette: Palette) -> Text:
+    label = next((t for t in (str(loan.borrower), f"job {loan.borrower.job_id}") if len(t) <= width), "")
+    colour = palette.get(LENT)
+    return Text(label.ljust(width), f"black on {colour}") if colour else Text(label.ljust(width, NATIVE_FILL))
 
 
 def _undivided(view: GpuView, width: int, palette: Palette) -> Text:
@@ -164,9 +178,10 @@ def _label(holding: Holding, width: int) -> str:
 
 
 def legend(view: GpuView, palette: Palette) -> Group:
-    """A line for each claim that holds something, and for whatever is wrong."""
+    """A line for the native job that has the GPU, each claim that holds something, and whatever is wrong."""
     claims = dict.fromkeys(map(claim_of, view.holdings))
-    lines = [_held_by([h for h in view.holdings if claim_of(h) == claim], palette) for claim in claims]
+    lines = [Text.assemble(("■ ", palette.get(LENT, "")), borrower(view.loan))] if view.loan else []
+    lines += [_held_by([h for h in view.holdings if claim_of(h) == claim], palette) for claim in claims]
     if view.problem:
         lines.append(Text(f"! {view.problem}", "yellow"))
     lines += [
@@ -178,7 +193,7 @@ def legend(view: GpuView, palette: Palette) -> Group:
 
 
 def _held_by(held: Sequence[Holding], palette: Palette) -> Text:
-    """One claim's devices on one GPU, with the state of those that are not simply ready."""
+    """One claim's devices on one GPU, with the state of those that are not simply ready, and the job that pays."""
     first = held[0]
     text = Text.assemble(("■ ", palette.get(claim_of(first), "")), f"{first.namespace}/{who(first, ', ')} ")
     for number, holding in enumerate(held):
@@ -186,7 +201,7 @@ def _held_by(held: Sequence[Holding], palette: Palette) -> Text:
         if holding.state is not HoldingState.READY:
             reason = f": {shortened(holding.reason, REASON, 'see dynamig ps')}" if holding.reason else ""
             text.append(f" ({holding.state.value}{reason})", STATE_STYLE[holding.state])
-    return text
+    return text if first.job is None else text.append(f", Slurm job {first.job}", "dim")
 
 
 def _why_withdrawn(key: str) -> str:

@@ -62,6 +62,8 @@ def gpus(
 
     Crosses are withdrawn: an instance of unknown owner is there; nothing is cut on it and nothing destroyed.
 
+    A bar of one block that names a Slurm job: a native job has the whole GPU. Behind a pod stands the job that pays.
+
     A holder that is not ready has its state behind it: `dynamig ps --help` explains the words.
 
     In a pipe each GPU is one line of columns, nothing cut. Exit status 1 if there is no GPU.
@@ -86,7 +88,8 @@ def ps(
 
 
 ps.__doc__ = (
-    "Every device that a claim has, with its pod, state and UUID; and every claim that a pod waits for.\n\nStates:\n\n"
+    "Every device that a claim has, with its pod, state, UUID and the Slurm job that pays, where one does; and every "
+    "claim that a pod waits for, with the reason of Slurm or of the scheduler.\n\nStates:\n\n"
     + "\n\n".join(f"{state.value}: {meaning}." for state, meaning in STATES.items())
 )
 

@@ -51,7 +51,8 @@ class Holding:
     `node`: None if nothing names it. `gpu`: UUID of the physical GPU. `profile`: None for the full GPU,
     UNKNOWN_PROFILE if neither slices nor the claim tell, empty while the claim waits. `memory_slices`: those of the GPU
     that are taken, ascending; empty where the GPU has none or they are not known. `reason`: why it failed or waits.
-    `uuid`: of the MIG device, or of the full GPU; known once it is ready.
+    `uuid`: of the MIG device, or of the full GPU; known once it is ready. `job`: id of the Slurm job that pays, as the
+    bridge noted it; None without Slurm, and while no job runs.
     """
 
     namespace: str
@@ -66,6 +67,7 @@ class Holding:
     state: HoldingState
     reason: str
     uuid: str | None
+    job: int | None = None
 
 
 def holding_json(holding: Holding) -> dict[str, Any]:
@@ -83,6 +85,7 @@ def holding_json(holding: Holding) -> dict[str, Any]:
         "state": holding.state.value,
         "reason": holding.reason,
         "uuid": holding.uuid,
+        "slurm_job": holding.job,
     }
 
 
@@ -140,7 +143,14 @@ def _holding(
         state=state,
         reason=reason,
         uuid=data.get("uuid"),
+        job=_paying(claim),
     )
+
+
+def _paying(claim: ClaimView) -> int | None:
+    note = hold_note(claim)
+    job = note.attempt.job if note and note.attempt else None
+    return job.job_id if job else None
 
 
 def _status_of(claim: ClaimView, driver: str, one: AllocatedDevice) -> Object:

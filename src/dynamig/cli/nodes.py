@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from dynamig.errors import Unavailable
 from dynamig.protocol import names
+from dynamig.protocol.loans import Loan, loan_from_json
 
 FRESH_S = 40.0
 """Seconds for which a report counts, the Lease's leaseDurationSeconds: four renewals may be lost."""
@@ -57,18 +59,45 @@ def trouble(node: str, reports: Reports) -> NodeTrouble:
     return NodeTrouble("; ".join(filter(None, words)), driver.silent_since)
 
 
+def loans(reports: Reports) -> dict[str, Loan]:
+    """Whole GPUs that native jobs of Slurm have, by UUID, as the nodes' drivers last said; a loan outlives silence.
+
+    A report that cannot be read has none here and is trouble.
+    """
+    read = (_read(lease) for lease in (reports.leases or {}).values())
+    return {loan.gpu: loan for report in read if isinstance(report, _Report) for loan in report.loans}
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    renewed: datetime
+    registered: bool
+    loans: tuple[Loan, ...]
+
+
+def _read(lease: Object) -> _Report | NodeTrouble:
+    try:
+        report = json.loads((lease["metadata"].get("annotations") or {})[names.REPORT])
+        return _Report(
+            renewed=datetime.fromisoformat(lease["spec"]["renewTime"]),
+            registered=bool(report["registered"]),
+            loans=tuple(loan_from_json(loan) for loan in report.get("loans", ())),
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        return NodeTrouble(f"its driver's report cannot be read ({error!r})")
+    except Unavailable as newer:
+        return NodeTrouble(f"its driver's report cannot be read ({newer.what}: {newer.next_step})")
+
+
 def _of_driver(lease: Object | None, now: datetime) -> NodeTrouble:
     if lease is None:
         return NodeTrouble("no driver of dynamig has reported")
-    try:
-        report = json.loads((lease["metadata"].get("annotations") or {})[names.REPORT])
-        renewed = datetime.fromisoformat(lease["spec"]["renewTime"])
-        registered = bool(report["registered"])
-    except (KeyError, ValueError, TypeError) as error:
-        return NodeTrouble(f"its driver's report cannot be read ({error!r})")
-    if (now - renewed).total_seconds() > FRESH_S:
-        return NodeTrouble(f"driver silent since {clock(renewed, now)}", renewed)
-    return NodeTrouble("" if registered else "driver is not registered with the kubelet")
+    report = _read(lease)
+    if isinstance(report, NodeTrouble):
+        return report
+    if (now - report.renewed).total_seconds() > FRESH_S:
+        return NodeTrouble(f"driver silent since {clock(report.renewed, now)}", report.renewed)
+    return NodeTrouble("" if report.registered else "driver is not registered with the kubelet")
 
 
 def _not_ready(node: Object, now: datetime) -> str:

@@ -77,7 +77,7 @@ class Trimmed:
         return self._to.encoding
 
 
-PLAIN_LETTERS = str.maketrans("·×━┄■□…✓─│┃╺╸", ".x=~#o.+-||--")
+PLAIN_LETTERS = str.maketrans("·×━┄▒■□…✓─│┃╺╸\u00a0", ".x=~%#o.+-||-- ")
 """What stands for our signs where an encoding lacks them; everything else becomes a question mark."""
 
 

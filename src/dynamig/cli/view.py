@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +20,7 @@ from dynamig.cli.nodes import NO_TROUBLE, NOTHING_READ, NodeTrouble, Reports
 from dynamig.dra import PublishedDevice, PublishedPool, read_pools
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
+from dynamig.protocol.loans import Loan
 
 UNKNOWN_PRODUCT = "unknown product"
 NOT_PUBLISHED = "no longer published, but in claims"
@@ -40,7 +42,8 @@ class GpuView:
     slices that somebody can still get. `withdrawn`: those that only tainted devices would use, so nobody can get them;
     an instance of unknown owner is among them. What is neither held, free nor withdrawn is `unusable`: nothing that is
     published fits there beside what is held. `problem`: what is wrong with the GPU's publication, in words; None if
-    nothing is. `trouble`: what is wrong with its node.
+    nothing is. `trouble`: what is wrong with its node. `loan`: the native job of Slurm that has the GPU whole; then
+    nothing of it is free.
     """
 
     node: str | None
@@ -56,6 +59,7 @@ class GpuView:
     withdrawals: tuple[Withdrawal, ...] = ()
     problem: str | None = None
     trouble: NodeTrouble = NO_TROUBLE
+    loan: Loan | None = None
 
     @property
     def held(self) -> frozenset[int]:
@@ -63,6 +67,8 @@ class GpuView:
 
     @property
     def unusable(self) -> tuple[int, ...]:
+        if self.loan is not None:
+            return ()
         known = {*self.held, *self.free, *self.withdrawn}
         return tuple(s for s in range(self.memory_slices) if s not in known)
 
@@ -70,7 +76,8 @@ class GpuView:
     def whole_is_free(self) -> bool:
         """A GPU that is offered whole only, and can be had."""
         holders = any(h.state is not HoldingState.ADMIN for h in self.holdings)
-        return not self.memory_slices and bool(self.devices) and not self.withdrawals and not holders
+        offered = not self.memory_slices and bool(self.devices) and not self.withdrawals
+        return offered and not holders and self.loan is None
 
     @property
     def wrong(self) -> str:
@@ -97,7 +104,7 @@ def gpu_views(
     shown = {h for view in published for h in view.holdings}
     views = [*published, *_unpublished([h for h in held if h not in shown])]
     if driver == names.DRIVER_NAME or any(c.held and c.devices_of(driver) for c in read):
-        views = _with_trouble(views, read, reports)  # Leases speak of dynamig's driver only
+        views = _lent(_with_trouble(views, read, reports), reports)  # Leases speak of dynamig's driver only
     return tuple(sorted(views, key=lambda v: (v.node or "", v.name)))
 
 
@@ -118,8 +125,15 @@ def gpu_json(view: GpuView) -> dict[str, Any]:
         "devices": view.devices,
         "problem": view.wrong or None,
         "driver_silent_since": silent.isoformat() if silent else None,
+        "lent_to": loan_json(view.loan) if view.loan else None,
         "holdings": [holding_json(h) for h in view.holdings],
     }
+
+
+def loan_json(loan: Loan) -> dict[str, Any]:
+    """`since`: ISO 8601 with the offset of UTC."""
+    since = datetime.fromtimestamp(loan.since, UTC).isoformat(timespec="seconds")
+    return {"slurm_job": loan.borrower.job_id, "restart": loan.borrower.restart, "since": since}
 
 
 # -- GPUs ------------------------------------------------------------------------------------------------------------
@@ -236,6 +250,12 @@ def _with_trouble(views: Sequence[GpuView], claims: Iterable[ClaimView], reports
     told = {node: nodes.trouble(node, reports) for node in expected}
     missing = [_bare_node(n, told[n]) for n in reported if n not in shown and told[n].words]
     return [*(replace(v, trouble=told.get(v.node or "", v.trouble)) for v in views), *missing]
+
+
+def _lent(views: Iterable[GpuView], reports: Reports) -> list[GpuView]:
+    """The views, with nothing free on GPUs that native jobs have."""
+    loans = nodes.loans(reports)
+    return [v if (loan := loans.get(v.uuid or "")) is None else replace(v, loan=loan, free=()) for v in views]
 
 
 def _bare_node(node: str, trouble: NodeTrouble) -> GpuView:

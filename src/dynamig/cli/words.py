@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from rich.text import Text
 
 from dynamig.cli.holdings import Holding, HoldingState
+from dynamig.cli.nodes import clock
 from dynamig.cli.view import GpuView
+from dynamig.protocol.loans import Loan
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta", "bright_yellow")
 """Of claims. Red is not among them: it is for what went wrong."""
@@ -21,6 +24,9 @@ STATE_STYLE = {
     HoldingState.LEAVING: "yellow",
     HoldingState.ADMIN: "dim",
 }
+NATIVE = "white"
+"""Of native jobs of Slurm: the light grey of most terminals, to be seen on black and on white. No claim has it."""
+
 NOTHING = "-"
 WHOLE = "whole"
 
@@ -28,7 +34,13 @@ Row = tuple[str | Text, ...]
 Claim = tuple[str, str]
 """Namespace and name."""
 Palette = Mapping[Claim, str]
-"""Colours of claims; empty where there are none."""
+"""Colours of claims, and under LENT of native jobs; empty where there are none."""
+
+LENT: Claim = ("", "")
+
+
+def palette(views: Iterable[GpuView], *, colour: bool) -> Palette:
+    return {**colours(views), LENT: NATIVE} if colour else {}
 
 
 def colours(views: Iterable[GpuView]) -> dict[Claim, str]:
@@ -56,6 +68,12 @@ def profile(holding: Holding) -> str:
 def who(holding: Holding, between: str = ",") -> str:
     """The pods; the claim where no pod has it."""
     return between.join(holding.pods) or holding.claim
+
+
+def borrower(loan: Loan) -> str:
+    """The native job that has the GPU, and since when: `Slurm job 12, since 14:03:21`."""
+    since = datetime.fromtimestamp(loan.since, UTC)
+    return f"{loan.borrower}, since {clock(since, datetime.now(UTC))}"
 
 
 def ranges(slices: Iterable[int]) -> str:

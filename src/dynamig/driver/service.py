@@ -22,7 +22,7 @@ from dynamig.driver import catalog as catalogs
 from dynamig.driver import recovery
 from dynamig.driver.claims import ClaimService, Guards, Node, Outside
 from dynamig.driver.config import DriverConfig, SlurmConfig
-from dynamig.driver.control import Ask
+from dynamig.driver.control import Ask, Caller
 from dynamig.driver.journal import FileJournal
 from dynamig.driver.lender import Lender, Slurm
 from dynamig.driver.loan_asks import loan_asks
@@ -267,7 +267,8 @@ class Driver:
         return RECOVER
 
     def _ask_slurm(self, lender: Lender) -> float:
-        lender.ask()
+        if lender.ask():
+            self._loops["lease"].poke()
         assert self._config.slurm is not None
         return self._config.slurm.ask_seconds
 
@@ -305,7 +306,19 @@ class Driver:
         """What this driver answers to Slurm's scripts; nothing without Slurm."""
         if self._lender is None or self._recall is None:
             return {}
-        return loan_asks(self._lender, self._recall, time.monotonic)
+        asks = loan_asks(self._lender, self._recall, time.monotonic)
+        return {name: self._reported(ask) for name, ask in asks.items()}
+
+    def _reported(self, ask: Ask) -> Ask:
+        """The same; what it changed stands in the node's Lease at once."""
+
+        def asked(args: Mapping[str, Any], caller: Caller) -> Any:
+            try:
+                return ask(args, caller)
+            finally:
+                self._loops["lease"].poke()
+
+        return asked
 
     def release(self, uid: str) -> None:
         self._service.release(uid)

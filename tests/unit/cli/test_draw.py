@@ -16,7 +16,9 @@ from dynamig.cli.nodes import NodeTrouble
 from dynamig.cli.output import PIPE_WIDTH, Page
 from dynamig.cli.view import GpuView, gpu_views
 from dynamig.dra import Pool
+from dynamig.mig import GpuUuid
 from dynamig.protocol import names
+from dynamig.protocol.loans import Borrower, Loan
 from tests.unit.cli.cluster import Object, claim, device, in_the_way, pool, ready, slices
 
 PIPE = Page(width=None, colour=False)
@@ -161,18 +163,19 @@ def test_holdings_in_a_pipe_are_never_cut() -> None:
         "STATE",
         "UUID",
         "DEVICE",
+        "SLURM-JOB",
         "REASON",
     ]
     assert row.split() == [
-        "ml", long, "c" * 200, "n1/gpu-0", "1g.10gb", "6", "ready", UUID, "gpu-0-mig-1g10gb-19-6", "-",
+        "ml", long, "c" * 200, "n1/gpu-0", "1g.10gb", "6", "ready", UUID, "gpu-0-mig-1g10gb-19-6", "-", "-",
     ]  # fmt: skip
 
 
 def test_holdings_take_two_lines_where_one_is_too_narrow() -> None:
     lines = printed(table.holdings(cluster(), (), Page(80, False)), 80)
     assert lines[:3] == [
-        "POD                     GPU       PROFILE  SLICES  STATE",
-        "ml/inference            n1/gpu-0  3g.40gb  0-3     ready",
+        "POD                     GPU       PROFILE  SLICES  JOB  STATE",
+        "ml/inference            n1/gpu-0  3g.40gb  0-3     -    ready",
         f"  {UUID}",
     ]
     assert max(map(cell_len, lines)) <= 80
@@ -261,3 +264,56 @@ def test_a_gpu_that_is_not_published_is_not_drawn_free() -> None:
     lines = printed(draw.gpus(gpu_views([], [leaving]), Page(80, False)), 80)
     assert draw.FREE not in "".join(lines)
     assert any("unknown" in line for line in lines)
+
+
+LOAN = Loan(GpuUuid("GPU-n1-0"), Borrower(12, "s1", 0), 1_772_625_600.0)
+
+
+def shared_and_lent() -> tuple[GpuView, ...]:
+    """gpu-0 has a native job, gpu-1 a pod for which Slurm job 14 pays."""
+    lent, shared = gpu_views(slices(A) + slices(B), [held("team", "3g40gb-9-0", B, pods=["notebook"])])
+    paid = tuple(replace(h, job=14) for h in shared.holdings)
+    return replace(lent, loan=LOAN, free=()), replace(shared, holdings=paid)
+
+
+@pytest.mark.parametrize("width", [24, 60, 80, 160])
+def test_a_lent_gpu_is_one_block_with_its_job_and_fits(width: int) -> None:
+    lines = printed(draw.gpus(shared_and_lent(), Page(width, False)), width)
+    assert max(map(cell_len, lines)) <= width
+    (bar,) = [line for line in lines if draw.NATIVE_FILL in line]
+    assert "job 12" in bar
+    assert " ".join(" ".join(lines).split()).count("Slurm job 12, since 20") == 1
+
+
+def test_native_jobs_have_a_colour_that_no_claim_has() -> None:
+    shades = words.palette(shared_and_lent(), colour=True)
+    assert shades[words.LENT] not in words.COLOURS
+    bar = draw.bar(shared_and_lent()[0], 3, shades)
+    assert bar.plain.strip() == "Slurm job 12"
+    assert str(bar.style) == f"black on {shades[words.LENT]}"
+
+
+def test_nobody_gets_anything_of_a_lent_gpu() -> None:
+    lent = shared_and_lent()[0]
+    assert (lent.free, lent.unusable, lent.whole_is_free) == ((), (), False)
+    without_mig = gpu_views(slices(pool(geometry=None)), [])[0]
+    assert without_mig.whole_is_free
+    assert not replace(without_mig, loan=LOAN).whole_is_free
+
+
+def test_a_claim_on_a_lent_gpu_is_told_beside_the_loan() -> None:
+    waits = gpu_views(slices(A), [claim("c", [(A, device("1g10gb-19-6", A))], pods=["p"])])[0]
+    lines = printed(draw.legend(replace(waits, loan=LOAN), {}))
+    assert lines[0].startswith("■ Slurm job 12, since ")
+    assert lines[1] == "■ ml/p 1g.10gb (allocated)"
+
+
+def test_the_paying_job_stands_behind_its_pod() -> None:
+    assert printed(draw.legend(shared_and_lent()[1], {})) == ["■ ml/notebook 3g.40gb, Slurm job 14"]
+    _, lent, shared = printed(draw.gpus(shared_and_lent(), PIPE))
+    assert lent.split()[-2:] == ["Slurm_job_12", "-"]
+    assert shared.split()[-2:] == ["-", "ml/notebook:3g.40gb@14"]
+    for page in (PIPE, Page(80, False)):
+        head, *rows = printed(table.holdings(shared_and_lent(), (), page), page.width or PIPE_WIDTH)
+        column = [word.removeprefix("SLURM-") for word in head.split()].index("JOB")
+        assert rows[0].split()[column] == "14"

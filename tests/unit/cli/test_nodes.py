@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from dynamig.cli.nodes import Reports, clock
 from dynamig.cli.view import GpuView, gpu_json, gpu_views
+from dynamig.mig import GpuUuid
 from dynamig.protocol import names
+from dynamig.protocol.loans import Borrower, Loan
 from dynamig.protocol.node_report import Report
 from tests.unit.cli.cluster import Object, claim, device, pool, ready, slices
 
@@ -20,8 +23,10 @@ HALF = (GPU, device("3g40gb-9-0", GPU))
 QUARTER = (GPU, device("1g10gb-19-6", GPU))
 
 
-def lease(age_s: float = 5.0, *, node: str = "n1", registered: bool = True, **changes: Any) -> Object:
-    report = Report("boot", 1, registered, ()).to_json()
+def lease(
+    age_s: float = 5.0, *, node: str = "n1", registered: bool = True, loans: tuple[Loan, ...] = (), **changes: Any
+) -> Object:
+    report = Report("boot", 1, registered, (), loans=loans).to_json()
     renewed = (NOW - timedelta(seconds=age_s)).isoformat().replace("+00:00", "Z")
     meta = {"name": names.lease_name(node), "annotations": {names.REPORT: report}}
     return {"metadata": meta, "spec": {"renewTime": renewed}} | changes
@@ -119,3 +124,40 @@ def test_reports_say_nothing_of_other_drivers() -> None:
     reports = Reports({lease(99)["metadata"]["name"]: lease(99)}, None, NOW)
     (view,) = gpu_views(other, [], "net.example.com", reports)
     assert view.wrong == ""
+
+
+LOAN = Loan(GpuUuid("GPU-n1-0"), Borrower(12, "s1", 1), NOW.timestamp())
+
+
+def test_a_loan_in_a_report_takes_the_whole_gpu() -> None:
+    (view,) = seen(leases=[lease(loans=(LOAN,))])
+    assert (view.loan, view.free, view.wrong) == (LOAN, (), "")
+    assert gpu_json(view)["lent_to"] == {"slurm_job": 12, "restart": 1, "since": "2026-03-04T12:00:00+00:00"}
+
+
+def test_a_loan_outlives_the_silence_of_its_driver() -> None:
+    (view,) = seen(leases=[lease(61, loans=(LOAN,))])
+    assert view.loan == LOAN
+    assert "silent" in view.wrong
+
+
+def test_a_loan_of_another_gpu_is_not_this_ones() -> None:
+    (view,) = seen(leases=[lease(loans=(replace(LOAN, gpu=GpuUuid("GPU-n1-1")),))])
+    assert (view.loan, view.free) == (None, tuple(range(8)))
+
+
+@pytest.mark.parametrize("loans", [[{"v": 99}], [{"v": 1, "gpu": "GPU-n1-0"}], {"v": 1}, 7])
+def test_loans_that_cannot_be_read_are_trouble(loans: object) -> None:
+    odd = lease()
+    report = json.loads(odd["metadata"]["annotations"][names.REPORT]) | {"loans": loans}
+    odd["metadata"]["annotations"][names.REPORT] = json.dumps(report)
+    (view,) = seen(leases=[odd])
+    assert "cannot be read" in view.wrong
+    assert view.loan is None
+
+
+def test_loans_of_dynamigs_driver_say_nothing_of_another_drivers_gpus() -> None:
+    other = [dict(s, spec=dict(s["spec"], driver="net.example.com")) for s in slices(GPU)]
+    held = lease(loans=(LOAN,))
+    (view,) = gpu_views(other, [], "net.example.com", Reports({held["metadata"]["name"]: held}, None, NOW))
+    assert view.loan is None

@@ -13,10 +13,11 @@ from dynamig.cli.output import Trimmed, survive_any_encoding
 
 
 @pytest.mark.parametrize(
-    ("encoding", "written"), [("ascii", "~ . x = # caf? GPU ?"), ("latin-1", "~ · × = # café GPU ?"), ("utf-8", None)]
+    ("encoding", "written"),
+    [("ascii", "~ . x = # % caf? GPU ? -"), ("latin-1", "~ · × = # % café GPU ?\u00a0-"), ("utf-8", None)],
 )
 def test_what_an_encoding_lacks_is_written_in_plain_letters(encoding: str, written: str | None) -> None:
-    text = "┄ · × ━ ■ café GPU 名"
+    text = "┄ · × ━ ■ ▒ café GPU 名\u00a0-"
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
     survive_any_encoding(stream)

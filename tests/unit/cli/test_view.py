@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from dynamig.errors import Unavailable
 from dynamig.mig import MiB
 from dynamig.protocol import device_status, names
 from dynamig.protocol.claims import read_claim
+from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice
+from dynamig.protocol.identity import JobKey
 from tests.unit.cli.cluster import (
     DRIVER,
     Object,
@@ -104,6 +107,14 @@ def test_a_deallocated_claim_still_holds_what_the_note_on_it_names() -> None:
     (held,) = view.holdings
     assert (held.state, held.memory_slices, held.node) == (HoldingState.LEAVING, (0, 1, 2, 3), "n1")
     assert view.free == (4, 5, 6, 7)
+
+
+@pytest.mark.parametrize(("job", "told"), [(JobKey(14, "s14"), 14), (None, None)])
+def test_the_job_that_pays_is_the_one_on_the_note(job: JobKey | None, told: int | None) -> None:
+    note = HoldNote((NotedDevice(GPU.name, SMALL[1].name, GPU.gpu.uuid),), Attempt("pod-uid", 1, job))
+    paid = claim("c", [SMALL], finalizers=[names.HELD], annotations={names.HOLD: note.to_json()})
+    assert holding([paid]).job == told
+    assert holding_json(holding([paid]))["slurm_job"] == told
 
 
 def test_a_note_that_cannot_be_read_does_not_hide_the_claim() -> None:
@@ -224,6 +235,7 @@ def test_json_has_the_fields_that_programs_rely_on() -> None:
         "state": "ready",
         "reason": "",
         "uuid": mig_uuid(*SMALL),
+        "slurm_job": None,
     }
     assert body.pop("holdings") == [held]
     assert holding_json(view.holdings[0]) == held
@@ -241,6 +253,7 @@ def test_json_has_the_fields_that_programs_rely_on() -> None:
         "devices": 26,
         "problem": None,
         "driver_silent_since": None,
+        "lent_to": None,
     }
 
 

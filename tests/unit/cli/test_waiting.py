@@ -104,5 +104,5 @@ def test_a_waiting_claim_is_a_line_with_all_columns() -> None:
     assert len(head) == len(row)
     assert dict(zip(head, row, strict=True)) | {"REASON": ""} == {
         "NAMESPACE": "ml", "POD": "p", "CLAIM": "c", "GPU": "-", "PROFILE": "-", "SLICES": "-", "STATE": "waiting",
-        "UUID": "-", "DEVICE": "-", "REASON": "",
+        "UUID": "-", "DEVICE": "-", "SLURM-JOB": "-", "REASON": "",
     }  # fmt: skip

@@ -9,9 +9,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from dynamig.cli.output import PIPE_WIDTH, Page
-from examples.demo.checks import Check, all_checks
-from examples.demo.screen import Screen, picture, table
-from tests.unit.examples.world import evidence, moment
+from examples.demo.checks import all_checks
+from examples.demo.evidence import Check
+from examples.demo.picture import picture
+from examples.demo.screen import Screen, queue_table, table
+from tests.unit.examples.world import books, evidence, full
 
 
 def console(width: int) -> tuple[Console, io.StringIO]:
@@ -19,22 +21,48 @@ def console(width: int) -> tuple[Console, io.StringIO]:
     return Console(file=text, width=width, color_system=None), text
 
 
-@pytest.mark.parametrize("width", [80, 160])
-def test_the_picture_fits_and_has_every_pod(width: int) -> None:
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_the_picture_fits_and_has_every_pod_and_native_job(width: int) -> None:
+    now = full().api
     to, text = console(width)
-    to.print(picture(evidence().full.api, Page(width, False), width))
+    to.print(picture(now, Page(width, False), width))
     lines = text.getvalue().splitlines()
     assert max(map(cell_len, lines)) <= width
-    assert len(lines) <= 24, "a terminal of usual height shows it whole"
-    for pod in evidence().full.api.pods:
-        assert any(pod.name in line for line in lines)
+    assert len(lines) <= 23, "a terminal of usual height shows it whole"
+    assert not any("■ notebook" in line and "inference" not in line for line in lines[:5]), "names stand beside bars"
+    for name in (*(pod.name for pod in now.pods), "train", "simulate", "evaluate"):
+        assert any(name in line for line in lines)
 
 
-def test_the_picture_says_who_waits() -> None:
-    to, text = console(80)
-    to.print(picture(evidence().full.api, Page(80, False), 80))
-    (line,) = [line for line in text.getvalue().splitlines() if "latecomer" in line]
-    assert line.split()[-1] == "waits"
+def test_the_picture_says_who_waits_and_what_slurm_says() -> None:
+    to, text = console(100)
+    to.print(picture(full().api, Page(100, False), 100))
+    for name, job in (("pipeline", 7), ("evaluate", 8)):
+        (line,) = [line for line in text.getvalue().splitlines() if line.startswith(f"□ {name}")]
+        assert "waits" in line.split()
+        assert line.rstrip().endswith(f"job {job}: Resources")
+
+
+def test_bars_name_who_has_a_gpu_whole() -> None:
+    to, text = console(PIPE_WIDTH)
+    screen = Screen(to)
+    screen.show(full().api)
+    screen.act(2, "Another", "Something happens.")
+    first, *_ = text.getvalue().splitlines()
+    assert "Slurm job 1▒" in first
+    assert first.rstrip().endswith("■\u00a0train")
+
+
+ROWS = [["3", "slurm", "dynamig-hold", "RUNNING", "n2", f"Kubernetes pod a/b: 1g.10gb at 4 of GPU-x MIG-{'7' * 36}"]]
+
+
+def test_squeues_words_stand_beside_or_below() -> None:
+    for wide, count in ((True, 2), (False, 3)):
+        to, text = console(160 if wide else 80)
+        to.print(queue_table(ROWS, wide=wide))
+        lines = text.getvalue().splitlines()
+        assert len(lines) == count if wide else len(lines) >= count
+        assert " ".join(" ".join(lines).split()).endswith(ROWS[0][-1])
 
 
 def test_the_table_in_a_pipe_has_one_line_for_each_check() -> None:
@@ -57,13 +85,13 @@ def test_the_verdict_counts_what_failed() -> None:
 def test_lines_without_a_terminal_are_timestamped_and_whole() -> None:
     to, text = console(PIPE_WIDTH)
     screen = Screen(to)
-    screen.show(moment(()).api)
+    screen.show(books())
     with screen.live():
-        screen.show(moment(("notebook",)).api)
+        screen.show(books(("notebook",)))
     cut = [line for line in text.getvalue().splitlines() if "is cut for notebook" in line]
     assert len(cut) == 1
     assert cut[0].split()[1] == "s"
-    assert cut[0].rstrip().endswith("MIG-n1/gpu-0-gpu-0-mig-1g10gb-19-6")
+    assert cut[0].rstrip().endswith("MIG-n2/gpu-0-gpu-0-mig-1g10gb-19-4")
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -72,5 +100,5 @@ def test_no_uuid_is_broken_by_the_end_of_a_line(width: int) -> None:
     to, text = console(width)
     checks = [Check(c.claims, c.sources, f"{uuid} on n1/gpu-0, memory slice 6", True) for c in all_checks(evidence())]
     Screen(to).verdict(checks)
-    Screen(to).line(f"n1/gpu-0, memory slices 4-7: 3g.40gb is cut for latecomer: {uuid}")
+    Screen(to).line(f"n1/gpu-0, memory slices 4-7: 3g.40gb is cut for inference: {uuid}")
     assert text.getvalue().count(uuid) == len(checks) + 1

@@ -18,7 +18,7 @@ from lab.spec import CONTROL, LabSpec, Layout, NodeSpec
 
 SPEC = LabSpec((NodeSpec("n1", "h100-80gb-sxm5:2"), NodeSpec("n2", "a30-24gb:1")), 20_000)
 NAMES = ("n1", "n2")
-ARTIFACTS = Artifacts(Path("/cache/debian"), Path("/cache/kube"), Path("/cache/pause"))
+ARTIFACTS = Artifacts(*(Path("/cache") / name for name in ("debian", "kube", "pause", "notebook")))
 
 
 @pytest.fixture

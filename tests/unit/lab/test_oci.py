@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dynamig.errors import Refused
+from lab import notebook
 from lab.blueprint import parse_images
 from lab.images import LIBRARY_FOLDER, tool_images
 from lab.oci import Entry, Image, layer_tar
@@ -102,3 +103,28 @@ def test_containerds_list_of_images() -> None:
         "lab.local/pause:1 application/vnd.oci.image.m sha256:aaaa 1.2 MiB linux/amd64 io.cri=1\n"
     )
     assert parse_images(table) == {"lab.local/pause:1": "sha256:aaaa"}
+
+
+def test_a_notebook_image_is_shell_tree_and_pynvml(debian: Path, tmp_path: Path) -> None:
+    packages = tmp_path / "out/usr/lib/python3/dist-packages"
+    packages.mkdir(parents=True)
+    (packages / "jupyter.py").write_text("jupyter")
+    (packages / "jupyter.py").chmod(0o640)
+    (packages / "link").symlink_to("jupyter.py")
+    shared = tmp_path / "out" / LIBRARY_FOLDER
+    shared.mkdir(parents=True)
+    (shared / "libc.so.6").write_text("the one that Python was linked against")
+    found = notebook.notebook_image(debian, tmp_path / "out")
+    by_path = {entry.path: entry for entry in found.entries}
+    assert len(by_path) == len(found.entries), "no path twice"
+    assert by_path["usr/bin/sh"].to == "busybox"
+    assert by_path["usr/lib/python3/dist-packages/link"].to == "jupyter.py"
+    assert by_path["usr/lib/python3/dist-packages/jupyter.py"].mode == 0o640
+    assert by_path[f"{LIBRARY_FOLDER}/libc.so.6"].data == b"the one that Python was linked against"
+    assert b"nvmlInit" in (by_path["usr/lib/python3/dist-packages/pynvml.py"].data or b"")
+    paths = [entry.path for entry in found.entries]
+    assert all(p.rpartition("/")[0] in ("", *paths[: paths.index(p)]) for p in paths), "folders before what is in them"
+
+
+def test_another_root_is_another_notebook() -> None:
+    assert notebook.recipe_digest("a") != notebook.recipe_digest("b")

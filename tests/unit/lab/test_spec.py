@@ -87,6 +87,7 @@ def test_a_spec_survives_its_file() -> None:
         with_driver=False,
         with_slurm=False,
         slurm_hooks="/srv/hooks",
+        notebook=True,
     )
     assert parse_spec(spec.to_json(), ROOT) == spec
 
