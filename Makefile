@@ -48,6 +48,7 @@ soak: venv emulator ## The emulator for about an hour: a million operations with
 e2e: venv emulator lab-up ## Pods and jobs in the lab, with faults
 	$(PYTEST) tests/e2e -v --durations=10 --timeout=420  # the kubelet retries after 80 s
 
+# DYNAMIG_SOAK=N puts the faults at the first N writes of each kind, one run of the story for each.
 SLURM_LAB ?= .lab-slurm
 slurm: venv emulator ## Pods paid for in Slurm beside native jobs, in a lab of its own that ends with it
 	$(PYTHON) -m lab up --dir $(SLURM_LAB) --slurm-hooks deploy/slurm
