@@ -31,7 +31,7 @@ from dynamig.bridge.failures import Setback
 from dynamig.bridge.news import news
 from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, plan_hold
 from dynamig.bridge.sets import ClaimSet, claim_sets
-from dynamig.bridge.world import NodeView, PodRef, World
+from dynamig.bridge.world import NodeView, PodRef, SetClaim, World
 from dynamig.protocol import names
 from dynamig.protocol.hold_lifecycle import HoldState
 from dynamig.protocol.hold_note import Attempt, NotedDevice
@@ -55,6 +55,10 @@ COMMITS = 3
 
 BACK_OFF = 4.0
 """Seconds before the third commit to one job; the second comes after one, a fourth would come after its square."""
+
+DELETED_FOR_GOOD = 90.0
+"""Seconds after a claim's deletion from which its node's report proves that nothing of it is there: no prepare begins
+for a claim that is being deleted, one that had begun ends within the kubelet's 45 s, and reports come every 10 s."""
 
 CAN_MOVE = ("Resources", "Priority", "ReqNodeNotAvail")
 """Slurm's reasons that another node may cure. Limits of accounts and QOS hold everywhere."""
@@ -335,7 +339,12 @@ def _ending(of: ClaimSet, world: World) -> tuple[Action, ...]:
     actions: list[Action] = []
     for claim in (c for c in of.claims if c.view.held):
         reserved, noted = bool(claim.view.reserved_for), claim.note is not None and bool(claim.note.devices)
-        nothing_there = of.never_bound or not (noted or claim.view.allocated) or world.is_gone(claim.view.held_by_node)
+        nothing_there = (
+            of.never_bound
+            or not (noted or claim.view.allocated)
+            or world.is_gone(claim.view.held_by_node)
+            or _is_reported_gone(claim, world)
+        )
         if not reserved and nothing_there:
             actions.append(LetGo(claim))
         elif claim.view.allocated and not reserved and claim.made_for is None:
@@ -343,6 +352,14 @@ def _ending(of: ClaimSet, world: World) -> tuple[Action, ...]:
         elif not (claim.view.allocated or claim.view.released or claim.view.deleting):
             actions.append(Release(claim))  # a claim that is being deleted needs no word
     return tuple(actions)
+
+
+def _is_reported_gone(claim: SetClaim, world: World) -> bool:
+    """A claim of a pod that vanished before anybody saw whether it was bound: its node's driver need not know of it."""
+    node = world.nodes.get(claim.view.held_by_node or "")
+    if node is None or not node.fresh or claim.deleted is None:
+        return False
+    return claim.view.ref.uid not in node.claims and node.reported > claim.deleted + DELETED_FOR_GOOD
 
 
 def _after(world: World, actions: Sequence[Action]) -> World:

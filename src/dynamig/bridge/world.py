@@ -76,6 +76,12 @@ class SetClaim:
         owners = self.body["metadata"].get("ownerReferences") or ()
         return next((str(o["uid"]) for o in owners if o.get("kind") == "Pod"), None)
 
+    @property
+    def deleted(self) -> float | None:
+        """When somebody deleted it, in seconds of the epoch; it stays as long as it has finalizers."""
+        when = self.body["metadata"].get("deletionTimestamp")
+        return None if when is None else from_rfc3339(when)
+
     @cached_property
     def note(self) -> HoldNote | None:
         return hold_note(self.view)

@@ -12,6 +12,7 @@ from dynamig.errors import Conflict, Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, JobState, SlurmNodeName
+from dynamig.protocol.times import from_rfc3339
 from tests.unit.bridge.stage import NODES, Stage, offers, wants
 
 N1 = SlurmNodeName("n1")
@@ -337,6 +338,27 @@ def test_a_gated_pod_that_is_deleted_by_force_leaves_nothing() -> None:
     stage.settle()
     assert stage.job_states() == ["ended"]
     assert stage.sets.claims == {}
+
+
+def test_what_was_allocated_to_a_pod_that_vanished_is_let_go_on_its_nodes_later_word() -> None:
+    """A pod without node vanishes when it is deleted: whether it was bound meanwhile only the node can say, and its
+    driver does not know of a claim that it never prepared."""
+    stage = Stage()
+    stage.now = from_rfc3339("2026-01-01T00:00:00Z")
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    while not stage.devices("a"):
+        stage.look()
+    stage.sets.force_delete_pod("a")
+    (claim,) = stage.sets.claims.values()
+    uid = claim["metadata"]["uid"]
+    stage.look_for(60)
+    assert names.HELD in claim["metadata"]["finalizers"], "a prepare may have begun before the claim was deleted"
+    stage.driver_claims["n1"].add(uid)
+    stage.look_for(60)
+    assert (names.HELD in claim["metadata"]["finalizers"], stage.job_states()) == (True, ["running"])
+    stage.driver_claims["n1"].discard(uid)
+    stage.look_for(3)
+    assert (stage.sets.claims, stage.job_states()) == ({}, ["ended"])
 
 
 def test_shards_that_slurm_only_counts_are_refused_with_the_reason() -> None:
