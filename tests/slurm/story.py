@@ -6,6 +6,13 @@ from tests.e2e.cluster import mig, until
 from tests.slurm.stage import PATIENCE, Stage, each_has_one_hold
 
 STAYING, PASSING = ("stays-0", "stays-1", "stays-2"), ("passes-0", "passes-1")
+BY_HAND = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "by-hand"},
+    "spec": {"devices": {"requests": [mig(profile="1g.10gb")]}},
+}
+"""A claim that outlives its pod, and so is released in words; one that was made for a pod is deleted with it."""
 
 
 def tell_the_story(stage: Stage) -> None:
@@ -15,8 +22,10 @@ def tell_the_story(stage: Stage) -> None:
         cluster.pod(pod, mig(profile="2g.20gb"))
     for pod in PASSING:
         cluster.pod(pod, mig(profile="1g.10gb"), command="sleep 2")
+    cluster.apply(BY_HAND)
+    cluster.pod_of_claim("borrows", "by-hand", command="sleep 2")
     cluster.running(*STAYING)
-    cluster.succeeded(*PASSING)
+    cluster.succeeded(*PASSING, "borrows")
     until(lambda: each_has_one_hold(stage, STAYING), within=PATIENCE)
 
     stage.lab.slurm("scancel", str(stage.hold_of(STAYING[0]).job_id))
