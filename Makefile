@@ -45,6 +45,7 @@ SOAK := DYNAMIG_EMULATOR_OPERATIONS=1000000 DYNAMIG_EMULATOR_SETS=1000000 \
 e2e: venv emulator lab-up ## Pods and jobs in the lab, with faults
 	$(PYTEST) tests/e2e -v --durations=10 --timeout=420  # the kubelet retries after 80 s
 
+# DYNAMIG_SOAK=N puts the faults at the first N writes of each kind, one run of the story for each.
 slurm: venv emulator ## Pods paid for in Slurm beside native jobs, in a lab of its own that ends with it
 	$(PYTHON) -m lab up --dir $(SLURM_LAB) --slurm-hooks deploy/slurm
 	DYNAMIG_SLURM_LAB_DIR=$(SLURM_LAB) $(PYTEST) tests/slurm -v --durations=5 --timeout=420

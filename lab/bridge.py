@@ -80,11 +80,15 @@ def write_tokens(layout: Layout, kubectl: Callable[..., str], slurm_token: str) 
     pki.write(here.token, token.strip())
 
 
+def command(config: Path) -> tuple[str, ...]:
+    return (str(DYNAMIG), "bridge", "run", "--config", str(config))
+
+
 def daemon(layout: Layout, spec: LabSpec) -> Daemon:
     here = files(layout)
     return Daemon(
         name="bridge",
-        argv=(str(DYNAMIG), "bridge", "run", "--config", str(here.config)),
+        argv=command(here.config),
         probe=ReadyProbe(spec.ports.bridge),
         needs=frozenset({"bridge-files", "slurmrestd"}),
         files=(here.config, here.kubeconfig),

@@ -42,10 +42,11 @@ def cluster(lab: Lab, namespace: str) -> Iterator[Cluster]:
     yield found
     for node in lab.nodes:
         found.emulator(node).clear_faults()
-    for daemon in ("slurmctld", "bridge", *(f"driver-{n}" for n in lab.nodes)):
+    for daemon in lab.daemons:
         if lab.pid(daemon) is None:
             lab.start(daemon)
-    lab.slurm("scancel", "--user=alice")
+    for user in ("alice", "root"):
+        lab.slurm("scancel", f"--user={user}")
     for kind in ("pods", "resourceclaims", "resourceclaimtemplates"):
         _delete_all(lab, kind)
     found.empty()

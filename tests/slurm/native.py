@@ -1,0 +1,139 @@
+"""Native jobs that watch the promise: on every node one waits for all GPUs, and looks at them each second that it runs.
+
+A job's looks are those of `nvml-list`, a reader that shares no code with driver or model. One look that finds a GPU
+instance on the job's GPUs is a violation. The jobs are root's, because NVML shows GPU instances only to who may make
+them: a plain user's job would see nothing, whatever there is.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dynamig.errors import Unavailable
+from lab.lab import Lab
+from tests.e2e.cluster import until
+
+USER = "root"
+LASTS_S = 3
+"""Seconds that a job runs once it has started."""
+
+STUCK_S = 120.0
+"""Seconds that a job may be RUNNING: more than a prolog waits. slurmd killed before the script began leaves one so."""
+
+LOOKS = """#!/bin/sh
+look() { list=$(nvml-list) || list=unreadable; echo "LOOK $SLURM_JOB_ID $SLURM_JOB_GPUS $(date +%s) $list"; }
+look
+for second in $(seq {seconds}); do sleep 1; look; done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a job saw at a time (seconds of the epoch). `instances`: GPU instances on GPUs of the job, as listed."""
+
+    node: str
+    job: int
+    at: int
+    instances: tuple[str, ...]
+
+
+class NativeJobs:
+    """From `start` to `finish` one job for all GPUs is queued on each node, in a partition that yields to holds, and
+    queued again when it has ended, or was turned away."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._name = f"native-{uuid.uuid4().hex[:8]}"
+        self._number = 0
+        self._running_since: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No job is queued any more, and none is left queued."""
+        if self._thread.is_alive():
+            self._stopping.set()
+            self._thread.join()
+            self._lab.slurm("scancel", f"--user={USER}")
+
+    def finish(self, within: float = 150.0) -> list[Look]:
+        """All looks, once each node's GPUs were looked at again: nothing keeps native jobs off any more."""
+        begun = time.time()
+
+        def looked_again() -> None:
+            late = {look.node for look in self.looks() if look.at > begun}
+            assert late == set(self._lab.nodes), f"native jobs run again on {late or 'no node'} only"
+
+        until(looked_again, within=within, every=1.0, on_timeout=lambda: self._lab.slurm("squeue"))
+        self.stop()
+        return self.looks()
+
+    def looks(self) -> list[Look]:
+        return [look for node in self._lab.nodes for look in self._looks_on(node)]
+
+    def _looks_on(self, node: str) -> Iterator[Look]:
+        lines = self._lab.node(node).run("sh", "-c", f"cat ~{USER}/{self._name}-*.out 2>/dev/null || :").splitlines()
+        for line in lines:
+            if line.startswith("LOOK "):  # slurmstepd writes there too, of a job that is cancelled
+                yield read_look(node, line)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.5):
+            try:
+                self._see_to_it()
+            except Unavailable:
+                continue  # slurmctld is being killed: that is what the tests do
+
+    def _see_to_it(self) -> None:
+        queued = self._queue()
+        for node in self._lab.nodes:
+            mine = {name: job for name, job in queued.items() if name.startswith(f"{self._name}-{node}-")}
+            for name, (job_id, state) in mine.items():
+                if state == "RUNNING" and self._is_stuck(name):
+                    self._lab.slurm("scancel", job_id)
+            if not mine:
+                self._submit(node)
+
+    def _queue(self) -> dict[str, tuple[str, str]]:
+        """Job name to (id, state) of what has not ended. Names, because ids are given out again."""
+        lines = self._lab.slurm("squeue", "--noheader", f"--user={USER}", "--format=%j %A %T").splitlines()
+        return {name: (job_id, state) for name, job_id, state in (line.split() for line in lines)}
+
+    def _is_stuck(self, name: str) -> bool:
+        return time.monotonic() - self._running_since.setdefault(name, time.monotonic()) > STUCK_S
+
+    def _submit(self, node: str) -> None:
+        self._number += 1
+        name = f"{self._name}-{node}-{self._number}"
+        gpus = next(spec.gpu_count for spec in self._lab.spec.nodes if spec.name == node)
+        what = (f"--gres=gpu:{gpus}", f"--nodelist={node}", "--partition=low", "--time=5")
+        script = LOOKS.replace("{seconds}", str(LASTS_S))
+        self._lab.submit(script, *what, f"--job-name={name}", f"--output={name}.out", user=USER)
+
+
+def read_look(node: str, line: str) -> Look:
+    """Raises ValueError for a look at which the reader failed."""
+    _, job, indices, at, listed = line.split(" ", 4)
+    gpus = {int(index) for index in indices.split(",")}
+    found = [i for gpu in json.loads(listed)["gpus"] if gpu["minor"] in gpus for i in _instances(gpu)]
+    return Look(node, int(job), int(at), tuple(found))
+
+
+def _instances(gpu: dict[str, Any]) -> Iterator[str]:
+    if gpu["mig_current"] and "gpu_instances" not in gpu:
+        raise ValueError(f"the reader may not see what is on GPU {gpu['uuid']}")
+    for instance in gpu.get("gpu_instances", ()):
+        yield f"profile {instance['profile_id']} at {instance['start']} of {gpu['uuid']}"
+
+
+def violations(looks: list[Look]) -> list[Look]:
+    return [look for look in looks if look.instances]
