@@ -10,8 +10,12 @@ import pytest
 from dynamig.cli.driver import plan_body, status_body
 from dynamig.driver.catalog import MANAGED
 from dynamig.driver.config import DriverConfig, load
+from dynamig.driver.lender import Lender
+from dynamig.driver.loans import MapFile
 from dynamig.driver.service import Driver
 from dynamig.errors import DynamigError, Refused, Unavailable
+from dynamig.protocol import names
+from dynamig.protocol.device_map import DeviceMap, Source
 from dynamig.protocol.gpus import MigMode
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.loans import Borrower
@@ -102,21 +106,24 @@ def device_nodes_that_come_late_are_waited_for_by_the_kubelet(node: EmulatedNode
 def the_driver_beside_slurm_keeps_a_map_lends_and_never_starts_without_its_section_while_lent(
     node: EmulatedNode,
 ) -> None:
-    """The whole driver is put together; no API server and no kubelet are there, and none is needed for this."""
+    """The whole driver is put together; no API server and no kubelet are there. A driver that has never asked for the
+    administrator's map lends nothing; one that has a map on disk needs neither."""
     with tempfile.TemporaryDirectory() as kubelet:  # a socket's path has to be short
         _lend_with_the_whole_driver(node, _with_slurm(node, Path(kubelet)))
 
 
 def _lend_with_the_whole_driver(node: EmulatedNode, config: DriverConfig) -> None:
-    driver = Driver(config)
-    driver._rescan()
-    assert driver._lender is not None
-    driver._lender.open()
     uuids = [r.uuid for r in node.gpus.readings()]
+    driver, lender = _started(config)
+    with pytest.raises(Unavailable, match=names.GPU_MAP), lender.lending(Borrower(7, "s7", 0), [1], deadline=0):
+        pass
+    driver._lock.close()
+    MapFile(config.state_dir / "slurm-devices.json").write(DeviceMap(dict(enumerate(uuids)), Source.MINORS))
+    driver, lender = _started(config)
     status = status_body(driver)["slurm"]
     assert status["deviceMap"]["gpus"] == {str(i): uuid for i, uuid in enumerate(uuids)}
     assert all(MANAGED in d.taints for o in driver.status().offers for d in o.pool.devices)
-    with driver._lender.lending(Borrower(7, "s7", 0), [1], deadline=0) as loans:
+    with lender.lending(Borrower(7, "s7", 0), [1], deadline=0) as loans:
         assert [loan.gpu for loan in loans] == [uuids[1]]
     assert node.gpus.reading(uuids[1]).mig_mode is MigMode.OFF
     assert plan_body(driver)["lent"] == [f"{uuids[1]} to Slurm job 7, until its epilog or slurmctld says otherwise"]
@@ -125,6 +132,14 @@ def _lend_with_the_whole_driver(node: EmulatedNode, config: DriverConfig) -> Non
     with pytest.raises(Refused, match=uuids[1]) as caught:
         Driver(config.model_copy(update={"slurm": None}))
     assert caught.value.code == "LOANS_LEFT"
+
+
+def _started(config: DriverConfig) -> tuple[Driver, Lender]:
+    driver = Driver(config)
+    driver._rescan()
+    assert driver._lender is not None
+    driver._lender.open()
+    return driver, driver._lender
 
 
 def _with_slurm(node: EmulatedNode, kubelet: Path) -> DriverConfig:
