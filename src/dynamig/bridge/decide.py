@@ -42,8 +42,8 @@ BALLAST_SECONDS = 10.0
 """How long ballast may wait for the hold that it was submitted for."""
 
 LONGEST_PREPARE = 90.0
-"""Seconds after which a prepare that had begun is in its node's report: none begins for a claim that is being deleted or
-was released, one that had begun ends within the kubelet's 45 s, and reports come every 10 s."""
+"""Seconds after which a prepare that had begun is in its node's report: none begins for a claim that is being deleted
+or was released, one that had begun ends within the kubelet's 45 s, and reports come every 10 s."""
 
 STARTS_AT_ONCE = 3.0
 """Seconds that Slurm may take to start a job that can start: 0.1 to 1 on an idle controller (26.05.5)."""
