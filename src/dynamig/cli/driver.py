@@ -152,9 +152,8 @@ def device_map(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket
     """Which GPU Slurm means by which index on this node."""
     body = control.ask(_socket(config, socket), "map")
     lines = [f"{index}  {gpu}" for index, gpu in body["gpus"].items()]
-    lines += [f"({body['source']}; in Slurm this node is {body['slurmNode']})"] + (
-        [f"! {body['trouble']}"] if body["trouble"] else []
-    )
+    lines.append(f"({body['source']}; in Slurm this node is {body['slurmNode']})")
+    lines += [f"! {body['trouble']}"] if body["trouble"] else []
     show(body, Text("\n".join(lines)), as_json=json)
 
 
