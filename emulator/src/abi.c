@@ -6,7 +6,8 @@
 #include "emulator.h"
 
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " is not " #bytes " bytes")
-#define AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), #type "." #field " is not at " #offset)
+#define AT(type, field, offset) \
+    _Static_assert(offsetof(type, field) == (offset), #type "." #field " is not at " #offset)
 #define VERSION(word, value) _Static_assert((word) == (value), #word " is not " #value)
 
 SIZE(nvmlDevice_t, 8);

@@ -158,6 +158,8 @@ struct usage {
 struct usage usage_of(const struct view *view, const struct gpu_instance *gi, uint64_t now); /* gi NULL: the GPU */
 uint64_t used_mib(const struct view *view, const struct gpu_instance *gi); /* at most what there is */
 uint64_t memory_used_mib(const struct view *view);
+
+/* ---- gpm.c */
 void gpm_samples_drop(void);
 
 /* ---- text.c */

@@ -10,7 +10,7 @@ import pytest
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import Emulator, NvmlReturn, layout
-from dynamig.testing.emulator.faults import order_fault
+from dynamig.testing.emulator.faults import order_fault, read_faults
 from tests.integration.emulator.clients import IN_USE, NO_ROOM, Nvml, code_of, environment, open_nvml, run_python
 from tests.integration.emulator.conftest import Make
 
@@ -87,16 +87,15 @@ for _ in range(2):
 
 def test_a_delay_holds_nobody_else_up(nvml: Client) -> None:
     emulator, client = nvml
-    emulator.delay("nvmlDeviceCreateGpuInstanceWithPlacement", 0.4)
+    emulator.delay("nvmlDeviceCreateGpuInstanceWithPlacement", 3.0)
     begun = time.monotonic()
     slow = threading.Thread(target=client.create, args=(19, 0, 1))
     slow.start()
     for _ in range(20):
         pynvml.nvmlDeviceGetMigMode(client.gpu())
-    meanwhile = time.monotonic() - begun
+    assert slow.is_alive()
     slow.join()
-    assert meanwhile < 0.3
-    assert time.monotonic() - begun >= 0.4
+    assert time.monotonic() - begun >= 3.0
 
 
 def test_jitter_spreads_a_delay(nvml: Client) -> None:
@@ -127,6 +126,10 @@ def test_a_hung_client_can_be_killed(make: Make) -> None:
     emulator = make()
     emulator.hang("nvmlInitWithFlags")
     client = subprocess.Popen([sys.executable, "-c", "import pynvml; pynvml.nvmlInit()"], env=environment(emulator))
+    deadline = time.monotonic() + 60
+    while not read_faults(emulator.directory)[0].seen and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert read_faults(emulator.directory)[0].seen == 1  # else this process would be the one that hangs
     with pytest.raises(subprocess.TimeoutExpired):
         client.wait(0.5)
     client.kill()
@@ -163,7 +166,10 @@ def test_a_preset_makes_calls_take_as_long_as_published(nvml: Client) -> None:
 
 
 def test_a_tail_is_short_as_a_rule_and_long_now_and_then(make: Make) -> None:
-    """Exponential: about 63 % below the mean, and never beyond eight of it; measured by the library itself."""
+    """Exponential: half of all beyond 0.69 of the mean, a tenth beyond 2.3; an even share would end at the mean.
+
+    Only from below: a busy machine adds to every call.
+    """
     emulator = make()
     mean_us = 1000
     tail = layout.Fault(
@@ -179,7 +185,5 @@ def test_a_tail_is_short_as_a_rule_and_long_now_and_then(make: Make) -> None:
         for _ in range(400):
             pynvml.nvmlDeviceGetMigMode(nvml.gpu())
     taken = sorted(call.us for call in emulator.trace() if call.call == "nvmlDeviceGetMigMode")
-    below = sum(us < mean_us for us in taken) / len(taken)
-    assert 0.3 < below < 0.75  # a busy machine only ever adds
-    assert taken[len(taken) // 2] > 400
-    assert taken[-1] > 2 * mean_us
+    assert taken[len(taken) // 2] > 0.5 * mean_us
+    assert taken[len(taken) * 9 // 10] > 1.8 * mean_us

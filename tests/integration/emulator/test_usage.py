@@ -52,7 +52,7 @@ def test_a_whole_gpu_has_utilisation_and_sensors_with_mig_off(make: Make) -> Non
 
 def test_levels_change_when_their_time_has_come(make: Make) -> None:
     emulator = make(mig=False)
-    emulator.feed(["0 gpu0 gpu=10 memory=5", "0.3 gpu0 gpu=90", "3600 gpu0 gpu=0"])
+    emulator.feed(["0 gpu0 gpu=10 memory=5", "2 gpu0 gpu=90", "3600 gpu0 gpu=0"])
     with open_nvml(emulator) as nvml:
         assert pynvml.nvmlDeviceGetUtilizationRates(nvml.gpu()).gpu == 10
         deadline = time.monotonic() + 20
@@ -145,12 +145,16 @@ def test_gpm_weighs_levels_by_how_long_they_held(nvml: Client) -> None:
     emulator, client = nvml
     gi = client.info(client.create(9, 4, 4)).id
     gpm = Gpm()
-    emulator.feed(["0 gpu0@4 gpu=100", "0.05 gpu0@4 gpu=0"])
+    emulator.feed(["0 gpu0@4 gpu=100", "2 gpu0@4 gpu=0"])
     pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, gpm.samples[0])
-    time.sleep(0.2)
-    pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, gpm.samples[1])
-    [metric] = gpm.metrics(1)
-    assert 0 < metric.value < 30  # at most 50 of at least 200 ms
+    means = [100.0]
+    deadline = time.monotonic() + 30
+    while means[-1] > 80 and time.monotonic() < deadline:
+        time.sleep(0.1)
+        pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, gpm.samples[1])
+        means.append(gpm.metrics(1)[0].value)
+    assert means == sorted(means, reverse=True)
+    assert 0 < means[-1] <= 80
     emulator.feed([])
     pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, gpm.samples[1])
     assert gpm.metrics(1)[0].nvmlReturn == NO_DATA
