@@ -76,8 +76,7 @@ class Bridge:
         self._failures = Failures(time.monotonic)
         self._errands = Errands(self._run, self._failures, self._may_act, self._metrics.acted)
         self._turns = Turns(
-            leads=lambda: elector.held,
-            election=lambda: elector.trouble,
+            elector,
             behind=self._behind,
             take_over=self._take_over,
             look=self._look,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 
@@ -24,16 +25,28 @@ MOST_BUGS = 5
 """Looks in a row that may end in an error nobody expected; then the process ends, to be started anew."""
 
 
+class Lead(Protocol):
+    """`dynamig.kube.leader.Elector`."""
+
+    @property
+    def held(self) -> bool:
+        """Whether we may act now."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why nobody can tell; empty if all is well."""
+        ...
+
+
 class Turns:
     """`look`: one whole look and what follows from it; `take_over`: what a new leader does first; `behind`: watches
-    that are not in step; `election`: trouble with the Lease; `told`: every look's outcome and seconds; `clock`:
-    seconds, `wall`: of the epoch."""
+    that are not in step; `told`: every look's outcome and seconds; `clock`: seconds, `wall`: of the epoch."""
 
     def __init__(
         self,
+        lead: Lead,
         *,
-        leads: Callable[[], bool],
-        election: Callable[[], str],
         behind: Callable[[], Sequence[str]],
         take_over: Callable[[], None],
         look: Callable[[], None],
@@ -41,7 +54,7 @@ class Turns:
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self._leads, self._election, self._behind = leads, election, behind
+        self._lead, self._behind = lead, behind
         self._take_over, self._look, self._told = take_over, look, told
         self._clock, self._wall = clock, wall
         self._failures = 0
@@ -54,15 +67,14 @@ class Turns:
 
     def turn(self) -> float:
         """Seconds to rest, whatever happens meanwhile. Raises InvariantBroken after too many bugs in a row."""
-        self.health = replace(
-            self.health, turned=self._clock(), behind=tuple(self._behind()), election=self._election()
-        )
-        if not self._leads():
+        behind, trouble = tuple(self._behind()), self._lead.trouble
+        self.health = replace(self.health, turned=self._clock(), behind=behind, election=trouble)
+        if not self._lead.held:
             self._stand_by()
             return REST
         begun = self._clock()
         try:
-            self._lead()
+            self._begin()
             self._look()
         except LeadLost:
             self._stand_by()
@@ -83,7 +95,7 @@ class Turns:
         self.health = replace(self.health, leading=False, completed=None, trouble=None, bugs=0)
         self._failures, self._took_over = 0, False
 
-    def _lead(self) -> None:
+    def _begin(self) -> None:
         self.health = replace(self.health, leading=True)
         if not self._took_over:
             self._take_over()

@@ -39,8 +39,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.turns = Turns(
-            leads=lambda: self.leads,
-            election=lambda: "",
+            self,
             behind=tuple,
             take_over=lambda: self.take_over(),
             look=self._look,
@@ -48,6 +47,14 @@ class Loop:
             clock=lambda: self.now,
             wall=lambda: self.now,
         )
+
+    @property
+    def held(self) -> bool:
+        return self.leads
+
+    @property
+    def trouble(self) -> str:
+        return ""
 
     def _look(self) -> None:
         self.looks += 1
