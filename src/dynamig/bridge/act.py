@@ -112,7 +112,7 @@ class Hands:
     def _submit_missing(self, action: Submit) -> None:
         """Looked for by identity first: a late answer to an earlier submit must not make a twin (P2). Ballast goes
         before the hold, and above it: both start in the same cycle of Slurm's scheduler (tried, 26.05.5)."""
-        there = {j.identity for j in self._jobs.ours() if j.living}
+        there = set() if action.is_new else {j.identity for j in self._jobs.ours() if j.living}
         for request in self._requests(action):
             if request.identity not in there:
                 key = self._jobs.submit(request)

@@ -32,11 +32,13 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Ballast first, then the hold. `attempt`: its number and, where it takes another job's place, its priority."""
+    """Ballast first, then the hold. `attempt`: its number and, where it takes another job's place, its priority;
+    `is_new`: it is noted in this very look, so no job of it can be there."""
 
     of: ClaimSet
     attempt: Attempt
     plan: Plan
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)

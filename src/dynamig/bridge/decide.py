@@ -205,7 +205,9 @@ def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> 
     if isinstance(planned, NoPlan):
         return (Tell(of, "NoLegalPlacement", planned.why),)
     is_noted = not of.claims or (noted == attempt and all(c.view.held for c in of.claims))
-    return (*(() if is_noted else (Note(of, attempt),)), Submit(of, attempt, planned))
+    if is_noted:
+        return (Submit(of, attempt, planned),)
+    return (Note(of, attempt), Submit(of, attempt, planned, is_new=True))
 
 
 def _not_yet(of: ClaimSet) -> tuple[Action, ...]:
@@ -369,7 +371,7 @@ def _after(world: World, actions: Sequence[Action]) -> World:
     """The picture for the next set: what this one was given is taken."""
     for action in actions:
         match action:
-            case Submit(_, _, Plan(nodes, cost, Choice() as choice)):
+            case Submit(_, _, Plan(nodes, cost, Choice() as choice), _):
                 world = world.promising(devices_of(choice), nodes[0], cost)
             case Commit(_, job, _, _, choice) if job.node is not None:
                 world = world.promising(devices_of(choice), job.node, 0)

@@ -57,10 +57,6 @@ class SlurmClient:
         """States of all jobs that slurmctld knows, by id: cheap (5.7 ms for 1,276 jobs), for polling."""
         return wire.states(self._rest.get(wire.StatesAnswer, wire.JOB_STATES, "states of jobs"))
 
-    def all_jobs(self) -> Sequence[SlurmJob]:
-        """Expensive: slurmrestd needs 0.4 ms a job, whoever owns it."""
-        return [wire.job(entry) for entry in self._rest.get(wire.JobsAnswer, wire.JOBS, "jobs").jobs or ()]
-
     def resources(self, job_id: int) -> Seen[Mapping[SlurmNodeName, tuple[HeldGres, ...]]]:
         """What a running job holds, by node. `Gone` for a job that does not run: pending, suspended, or over."""
         what = f"resources of job {job_id}"

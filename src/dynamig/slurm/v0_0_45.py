@@ -23,7 +23,6 @@ VERSION = "v0.0.45"
 BASE = f"/slurm/{VERSION}"
 
 CONF = f"{BASE}/conf"
-JOBS = f"{BASE}/jobs/"
 JOB_STATES = f"{BASE}/jobs/state/"
 NODES = f"{BASE}/nodes/"
 SUBMIT = f"{BASE}/job/submit"
