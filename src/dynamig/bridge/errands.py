@@ -62,14 +62,14 @@ class Errands:
                 raise LeadLost
             try:
                 self._run(action)
-            except Conflict as conflict:
+            except (Conflict, Unavailable, Refused) as error:
+                if not _is_race(error):
+                    self._told(action, "failed")
+                    self._failed(decision.subject, action, error)
+                    raise
                 self._told(action, "conflict")
-                log.info("decided_anew", action=type(action).__name__, why=str(conflict))
+                log.info("decided_anew", action=type(action).__name__, why=str(error))
                 return changed
-            except (Unavailable, Refused) as error:
-                self._told(action, "failed")
-                self._failed(decision.subject, action, error)
-                raise
             self._told(action, "done")
             if over := self._failures.succeeded(decision.subject, action):
                 log.info("action_succeeded", subject=decision.subject, action=type(action).__name__, failed=over.count)
@@ -80,3 +80,8 @@ class Errands:
         if self._failures.failed(subject, action, error):
             kind = type(action).__name__
             log.warning("action_failed", subject=subject, action=kind, code=error.code, error=str(error))
+
+
+def _is_race(error: DynamigError) -> bool:
+    """Somebody changed or removed what we decided on: the next look sees that."""
+    return isinstance(error, Conflict) or error.code == "NOT_FOUND"

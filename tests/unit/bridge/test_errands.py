@@ -12,7 +12,7 @@ from dynamig.bridge.errands import GIVEN_UP_AFTER, LeadLost
 from dynamig.bridge.failures import LONGEST_PAUSE, pause
 from dynamig.bridge.health import LookFailed
 from dynamig.bridge.news import passive
-from dynamig.errors import DynamigError, Refused, Unavailable
+from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
 from dynamig.protocol.slurm_jobs import JobState, SlurmNodeName
 from dynamig.testing.fake_slurm import FakeSlurm
 from tests.unit.bridge.stage import Stage, wants
@@ -87,6 +87,18 @@ def test_it_is_tried_less_and_less_often_and_served_when_it_can_be() -> None:
     stage.look_for(LONGEST_PAUSE + 5)
     assert stage.states() == {"pod-a": JobState.RUNNING}
     assert stage.failures.subjects == 0
+
+
+@pytest.mark.parametrize("error", [Conflict("CONFLICT", "changed"), Refused("NOT_FOUND", "claim ns/a-0")])
+def test_whoever_was_faster_is_no_failure(error: DynamigError) -> None:
+    stage = Stage()
+    tried = failing(stage, error, "a")
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    with capture_logs() as logs:
+        stage.look_for(5)
+    assert (tried(), stage.failures.subjects) == (5, 0)
+    assert {outcome for action, outcome in stage.done if isinstance(action, Submit)} == {"conflict"}
+    assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
 def test_another_decision_for_the_same_set_is_not_held_up() -> None:
