@@ -8,14 +8,15 @@ Slurm would not start it now; on the others it would only get shards without a p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
 from dynamig.mig import GpuUuid
-from dynamig.protocol.slurm_jobs import SlurmGpu, SlurmNode, SlurmNodeName
+from dynamig.protocol.slurm_jobs import JobState, SlurmGpu, SlurmNode, SlurmNodeName
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -96,7 +97,7 @@ def plan_hold(of: ClaimSet, world: World, choose: Chooser, *, excluded: Iterable
     now = sorted(
         ((rank, plan) for node, slurm in ready for rank, plan in _reached(of, node, slurm, choose)), key=lambda p: p[0]
     )
-    return _join(now) if now else _wait(of, ready, choose)
+    return _join(now) if now else _wait(of, ready, choose, world)
 
 
 def _candidates(of: ClaimSet, world: World, excluded: frozenset[str]) -> Sequence[NodeView]:
@@ -141,7 +142,7 @@ def _reached(of: ClaimSet, node: NodeView, slurm: SlurmNode, choose: Chooser) ->
         places.append(gpu)
 
 
-def _wait(of: ClaimSet, ready: Sequence[tuple[NodeView, SlurmNode]], choose: Chooser) -> Plan | NoPlan:
+def _wait(of: ClaimSet, ready: Sequence[tuple[NodeView, SlurmNode]], choose: Chooser, world: World) -> Plan | NoPlan:
     """The least cost that the set can have anywhere, on the nodes where Slurm cannot start it now."""
     possible: dict[SlurmNodeName, int] = {}
     reasons: list[str] = []
@@ -156,14 +157,34 @@ def _wait(of: ClaimSet, ready: Sequence[tuple[NodeView, SlurmNode]], choose: Cho
         why = reasons[0] if reasons else "no GPU of a ready node is in its device map"
         return NoPlan(f"no GPU can serve it, not even an empty one (all claims of a pod are on one GPU): {why}")
     cost = min(possible.values())
-    nodes = [s for n, s in ready if possible.get(n.slurm) == cost and not _starts(of, s, cost)]
+    passing = _passing(world)
+    nodes = [s for n, s in ready if possible.get(n.slurm) == cost and not _starts(of, s, cost, passing)]
     if not nodes:
         return NoPlan(f"GPUs have {cost} shards free, but no place that it fits in: it waits until one is freed")
     return Plan(tuple(n.name for n in nodes), cost)
 
 
-def _starts(of: ClaimSet, slurm: SlurmNode, cost: int) -> bool:
-    return slurm.has_room_for(of.needs.cpus, of.needs.memory) and slurm.pick(cost) is not None
+Passing = Mapping[tuple[SlurmNodeName, int], int]
+
+
+def _passing(world: World) -> Passing:
+    """Shards by node and index of the GPU that are in use for a moment only: of ballast, and of holds that run and have
+    not got devices. If they run where they have no place, they are about to leave; two sets that each took the other's
+    shards for gone would ask for them in turn, for ever."""
+    found = Counter[tuple[SlurmNodeName, int]]()
+    for job in world.jobs:
+        if job.state is JobState.RUNNING and job.node is not None and job.gpu is not None and job.gpu.index is not None:
+            claims = (world.claims.get(uid) for uid in job.purpose.claims)
+            if not any(c is not None and c.view.allocated for c in claims):
+                found[job.node, job.gpu.index] += job.gpu.shards
+    return found
+
+
+def _starts(of: ClaimSet, slurm: SlurmNode, cost: int, passing: Passing) -> bool:
+    """Whether Slurm could start it there now, or as soon as what only passes by is gone."""
+    if not slurm.has_room_for(of.needs.cpus, of.needs.memory):
+        return False
+    return any(not g.taken and g.free + passing.get((slurm.name, g.index), 0) >= cost for g in slurm.gpus)
 
 
 def plan_again(of: ClaimSet, world: World, gpu: GpuUuid, node: NodeView, cost: int) -> Plan | NoPlan:

@@ -103,6 +103,29 @@ def test_a_hold_that_waits_is_moved_to_where_it_can_start() -> None:
     assert stage.devices("wide") == [("n1/gpu-0", "gpu-0-mig-2g20gb-14-2")]
 
 
+def test_two_sets_do_not_take_each_others_shards_for_gone() -> None:
+    """Shards without a place become free: each of two that waited starts there once, and neither again and again."""
+    stage = Stage(not_ready={"n2"})
+    stage.slurm.start_native(N1, 1)
+    for n in range(7):
+        stage.sets.create_pod(f"small{n}", wants("1g.10gb"))
+        stage.settle()
+    for n in range(2):
+        stage.sets.create_pod(f"wide{n}", wants("2g.20gb"))
+        stage.settle()
+    assert [j.state for j in stage.slurm.jobs.values()].count(JobState.PENDING) == 2
+    for n in range(7):
+        if stage.devices(f"small{n}")[0][1] in ("gpu-0-mig-1g10gb-19-1", "gpu-0-mig-1g10gb-19-3"):
+            stage.finish(f"small{n}")
+    for _ in range(20):
+        stage.look()
+    assert len(stage.slurm.jobs) == 9, "the two holds that waited, and no other"
+    assert {stage.sets.told[f"wide{n}"][-1][0] for n in range(2)} == {"NoLegalPlacement"}
+    stage.slurm.end_native(N1, 1)
+    stage.settle()
+    assert all(stage.devices(f"wide{n}")[0][0] == "n1/gpu-1" for n in range(2))
+
+
 def test_ballast_whose_hold_never_came_is_removed() -> None:
     stage = Stage()
     stage.leave_ballast("n1", 0, shards=2)
