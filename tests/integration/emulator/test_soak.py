@@ -27,6 +27,7 @@ OPERATIONS = int(os.environ.get("DYNAMIG_EMULATOR_OPERATIONS", "100000"))
 MODEL = "h100-80gb-sxm5"
 PROCESSES, THREADS = 3, 2
 SECONDS_BETWEEN_KILLS = (0.02, 0.4)
+FEWEST_KILLS = 5
 
 
 @pytest.mark.timeout(300 + OPERATIONS // 100)
@@ -46,7 +47,7 @@ def test_whatever_is_killed_whenever_the_state_is_the_model_s(make: Make) -> Non
 
         gangs = [start(number * THREADS) for number in range(PROCESSES)]
         kills = 0
-        while sum(slot.read()[0] for slot in slots) < OPERATIONS:
+        while sum(slot.read()[0] for slot in slots) < OPERATIONS or kills < FEWEST_KILLS:
             time.sleep(dice.uniform(*SECONDS_BETWEEN_KILLS))
             victim = dice.randrange(PROCESSES)
             killed(gangs[victim])
@@ -55,7 +56,6 @@ def test_whatever_is_killed_whenever_the_state_is_the_model_s(make: Make) -> Non
             kills += 1
         stop[0] = 1
         assert [ended(gang) for gang in gangs] == [0] * PROCESSES
-        assert kills > 3
         everything_is_well(emulator, nvml, table, slots)
 
 
