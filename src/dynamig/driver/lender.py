@@ -1,6 +1,6 @@
 """Lends GPUs to native Slurm jobs, and takes them back (PROTOCOL P10, P11); the fence that prepares look at.
 
-Locks: the job's (one conversation with a prolog at a time), then those of the GPUs, then the map's. slurmctld is asked
+Locks: the run's of a job (one conversation with a prolog at a time), then those of the GPUs, then the map's. slurmctld is asked
 and a prolog is answered without a GPU's lock.
 """
 
@@ -65,7 +65,7 @@ class Lender:
         self._slurm = slurm
         self._maps = MapKeeper(map_file, slurm.file.slurm_node, slurm.given, self._in_use)
         self._catalog = catalog
-        self._jobs = KeyedLocks()
+        self._runs = KeyedLocks()
         self._open = threading.Event()
         self._asked_lock = threading.Lock()
         self._asked: dict[GpuUuid, float] = {}
@@ -92,7 +92,7 @@ class Lender:
         Raises: Unavailable LENT, CLAIMED, LOAN_UNREADABLE, STARTING and what NVML or the disk say, for what may be
         asked again; Refused UNKNOWN_INDEX, QUARANTINED, MIG_MODE, MAP_OUTDATED for what may not.
         """
-        with self._jobs.of(str(borrower.job_id)):
+        with self._runs.of(borrower.run):
             loans, fresh = self._when_free(borrower, frozenset(indices), deadline, is_there)
             try:
                 yield loans

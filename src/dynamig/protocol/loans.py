@@ -36,6 +36,11 @@ class Borrower:
     def __str__(self) -> str:
         return f"Slurm job {self.job_id}" + (f" (restart {self.restart})" if self.restart else "")
 
+    @property
+    def run(self) -> str:
+        """Tells this run from every other one, of jobs with the same id too: ids are given out again."""
+        return f"{self.job_id}/{self.sluid or self.restart}"
+
     def is_same_run(self, other: Borrower) -> bool:
         if self.job_id != other.job_id:
             return False

@@ -202,6 +202,20 @@ def test_a_prolog_that_died_while_waiting_gets_nothing(node: SlurmNode) -> None:
     assert node.lent() == {0: 8}
 
 
+def test_a_run_does_not_wait_for_an_older_one_of_its_id(node: SlurmNode) -> None:
+    """slurmctld forgot the older one in a crash and gave its id out again; its prolog still waits."""
+    node.lend(OTHER, 0)
+    forgotten, again = Borrower(7, "sOLD", 0), Borrower(7, "sNEW", 0)
+    older = in_thread(node.lend, forgotten, 0, wait=600.0)
+    older.join(0.3)
+    assert older.is_alive()
+    newer = in_thread(node.lend, again, 1)
+    newer.join(10)
+    assert node.lent() == {0: 8, 1: 7}
+    node.lender.give_back(OTHER)
+    older.join(10)
+
+
 def test_a_waiting_prolog_gets_the_gpu_as_soon_as_it_is_free(node: SlurmNode) -> None:
     node.prepare(node.held("a", node.part()))
     waiting = in_thread(node.lend, JOB, 0, wait=600.0)
