@@ -1,7 +1,7 @@
 """Lends GPUs to native Slurm jobs, and takes them back (PROTOCOL P10, P11); the fence that prepares look at.
 
-Locks: the run's of a job (one conversation with a prolog at a time), then those of the GPUs, then the map's. slurmctld is asked
-and a prolog is answered without a GPU's lock.
+Locks: the run's of a job (one conversation with a prolog at a time), then those of the GPUs, then the map's. slurmctld
+is asked and a prolog is answered without a GPU's lock.
 """
 
 from __future__ import annotations
