@@ -131,11 +131,14 @@ def _attributes(facts: GpuFacts, own: Mapping[str, str]) -> dict[str, AttributeV
         "productName": facts.product_name,
         "brand": facts.brand,
         "architecture": facts.architecture,
-        "cudaComputeCapability": semver(facts.cuda_compute_capability),
-        "driverVersion": semver(facts.driver_version),
-        "cudaDriverVersion": semver(facts.cuda_driver_version),
         names.PCI_BUS_ID: facts.pci_bus_id,
     }
+    versions = {
+        "cudaComputeCapability": facts.cuda_compute_capability,
+        "driverVersion": facts.driver_version,
+        "cudaDriverVersion": facts.cuda_driver_version,
+    }
+    attributes |= {key: semver(text) for key, text in versions.items() if text}
     if facts.pcie_root is not None:
         attributes[names.PCIE_ROOT] = facts.pcie_root
     if facts.numa_node is not None:

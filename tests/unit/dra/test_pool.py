@@ -64,8 +64,10 @@ def test_the_full_gpu_is_last_has_the_uuid_and_takes_everything() -> None:
 
 
 def test_what_is_not_known_has_no_attribute() -> None:
-    pool = gpu_pool("n1", facts(pcie_root=None, numa_node=None))
-    assert not [name for device in pool.devices for name in device.attributes if "Root" in name or "numa" in name]
+    pool = gpu_pool("n1", facts(pcie_root=None, numa_node=None, cuda_compute_capability=""))
+    unknown = ("Root", "numa", "Capability")
+    assert not [name for device in pool.devices for name in device.attributes if any(u in name for u in unknown)]
+    assert all("driverVersion" in device.attributes for device in pool.devices)
 
 
 def test_a_gpu_without_geometry_is_one_device_without_counters() -> None:
