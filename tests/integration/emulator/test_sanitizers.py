@@ -46,7 +46,7 @@ def runtime(kind: str) -> str:
     return path
 
 
-@pytest.mark.timeout(600 + max(OPERATIONS.values()) // 20)
+@pytest.mark.timeout(1800 + max(OPERATIONS.values()) // 20)
 @pytest.mark.parametrize("kind", TESTS)
 def test_no_sanitizer_has_anything_to_report(kind: str, tmp_path: Path) -> None:
     library = built(kind)
@@ -60,7 +60,7 @@ def test_no_sanitizer_has_anything_to_report(kind: str, tmp_path: Path) -> None:
         "DYNAMIG_EMULATOR_LIBRARY": str(library),
         "DYNAMIG_EMULATOR_OPERATIONS": str(OPERATIONS[kind]),
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", WITHOUT]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=900", "-k", WITHOUT]
     command += [f"{HERE}/{name}" for name in TESTS[kind]]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     reports = "\n".join(path.read_text() for path in tmp_path.glob("report*"))

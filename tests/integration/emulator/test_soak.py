@@ -30,7 +30,7 @@ SECONDS_BETWEEN_KILLS = (0.02, 0.4)
 FEWEST_KILLS = 5
 
 
-@pytest.mark.timeout(300 + OPERATIONS // 100)
+@pytest.mark.timeout(900 + OPERATIONS // 100)
 def test_whatever_is_killed_whenever_the_state_is_the_model_s(make: Make) -> None:
     gpus = PROCESSES * THREADS
     emulator = make(f"{MODEL}:{gpus}", trace=False)

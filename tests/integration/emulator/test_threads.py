@@ -27,7 +27,7 @@ def together(*work: Callable[[], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)  # sanitizers on a busy machine are slow
     assert not any(thread.is_alive() for thread in threads)
     if failed:
         raise failed[0]
