@@ -154,6 +154,7 @@ def watched(lab: Lab, cluster: Cluster, compose: Compose | None, tell: Callable[
                 yield Stage(lab, cluster, between, bridge, native)
                 between.calm()
                 _clear(lab)
+                assert drained(lab) == {}, "a prolog has failed: nodes that Slurm does not use any more"
                 looks = native.finish()
             finally:
                 bridge.stop()
@@ -184,6 +185,12 @@ def older_state(lab: Lab) -> Iterator[Callable[[], None]]:
             lab.start("slurmctld")
 
         yield crash
+
+
+def drained(lab: Lab) -> dict[str, str]:
+    """Nodes that are drained, and why."""
+    nodes = lab.slurm_json("scontrol", "show", "nodes")["nodes"]
+    return {node["name"]: node["reason"] for node in nodes if "DRAIN" in node["state"]}
 
 
 def _clear(lab: Lab) -> None:
