@@ -21,6 +21,9 @@ from tests.slurm.writes import SLURM
 pytestmark = pytest.mark.timeout(420)
 
 DEAF = "trap '' TERM; nvml-list; while :; do sleep 0.2; done"
+TURNED_AWAY_S = 240.0
+"""Seconds within which a hold is there again: the native job that got the GPU first is turned away after 105."""
+
 TIME_LIMIT_S = 150.0
 """Seconds within which slurmctld has ended a job whose limit is a minute."""
 
@@ -76,7 +79,7 @@ def test_a_hold_that_slurmctld_forgot_is_held_again_or_its_pod_ends(stage: Stage
         (instance,) = stage.cluster.instances()
         before = stage.hold_of(pod)
         crash_to_before()
-    until(lambda: held_again_or_ended(stage, pod, before.identity.attempt), within=PATIENCE)
+    until(lambda: held_again_or_ended(stage, pod, before.identity.attempt), within=TURNED_AWAY_S)
     if stage.holds():
         assert stage.cluster.instances() == [instance], "the pod goes on with what it had"
 
