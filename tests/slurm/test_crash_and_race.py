@@ -18,7 +18,7 @@ from tests.e2e.cluster import Cluster
 from tests.slurm import faults
 from tests.slurm.faults import Fault
 from tests.slurm.proxied_bridge import Process
-from tests.slurm.stage import Stage, staged
+from tests.slurm.stage import FORGOTTEN, Stage, staged
 from tests.slurm.story import tell_the_story
 from tests.slurm.writes import KUBERNETES, SLURM, order
 
@@ -73,12 +73,6 @@ DAEMONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "slurmd": (("slurmd-n1", "slurmd-n2"), ("submit", "ungate", "cancel")),
 }
 """Daemons, and the writes of the bridge right after which they are killed."""
-
-FORGOTTEN = pytest.mark.xfail(
-    reason="a native job that slurmctld forgot keeps its loan while the next one waits in its prolog; that prolog knows"
-    " jobs by ids, which are given out again, and overstays PrologTimeout, so that slurmd drains the node",
-    strict=False,
-)
 
 
 @pytest.mark.timeout(600)

@@ -15,7 +15,7 @@ from lab.lab import Lab
 from tests.e2e.cluster import Cluster, mig, until
 from tests.slurm import faults
 from tests.slurm.faults import Fault, Match
-from tests.slurm.stage import PATIENCE, Stage, older_state, staged
+from tests.slurm.stage import FORGOTTEN, PATIENCE, Stage, older_state, staged
 from tests.slurm.writes import SLURM
 
 pytestmark = pytest.mark.timeout(420)
@@ -71,6 +71,7 @@ def says(stage: Stage, pod: str, *words: str) -> None:
     assert all(word in message for word in words), message
 
 
+@FORGOTTEN
 def test_a_hold_that_slurmctld_forgot_is_held_again_or_its_pod_ends(stage: Stage) -> None:
     """slurmctld is killed and knows only what it knew before the hold was submitted, as after a crash right then."""
     with older_state(stage.lab) as crash_to_before:
