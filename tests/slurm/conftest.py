@@ -11,6 +11,7 @@ import pytest
 from dynamig.errors import Unavailable
 from dynamig.protocol import names
 from lab.lab import Lab
+from lab.slurm.daemons import resume
 from tests.e2e.cluster import NAMESPACE, Cluster, until
 
 FOLDER = Path(os.environ.get("DYNAMIG_SLURM_LAB_DIR") or Path(__file__).parents[2] / ".lab-slurm")
@@ -45,6 +46,8 @@ def cluster(lab: Lab, namespace: str) -> Iterator[Cluster]:
     for daemon in lab.daemons:
         if lab.pid(daemon) is None:
             lab.start(daemon)
+    for node in lab.nodes:
+        resume(lab.layout, node)  # one test's drained node is not the next one's
     for user in ("alice", "root"):
         lab.slurm("scancel", f"--user={user}")
     for kind in ("pods", "resourceclaims", "resourceclaimtemplates"):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dynamig.errors import Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.identity import JobIdentity, identity_of
@@ -24,6 +26,14 @@ LIVING = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 SLEEPS = "#!/bin/sh\nsleep 1000\n"
 PATIENCE = 60.0
 """Seconds for what a fault may have delayed by a client's patience (15 s) a few times over."""
+
+
+FORGOTTEN = pytest.mark.xfail(
+    reason="a native job that slurmctld forgot keeps its loan while the next one waits in its prolog; that prolog knows"
+    " jobs by ids, which are given out again, and overstays PrologTimeout, so that slurmd drains the node",
+    strict=False,
+)
+"""Known to go wrong after a crash of slurmctld that hits a native job; seen with slurmd 26.05.5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,7 @@ def watched(lab: Lab, cluster: Cluster, compose: Compose | None, tell: Callable[
                 yield Stage(lab, cluster, between, bridge, native)
                 between.calm()
                 _clear(lab)
+                assert drained(lab) == {}, "a prolog has failed: nodes that Slurm does not use any more"
                 looks = native.finish()
             finally:
                 bridge.stop()
@@ -184,6 +195,12 @@ def older_state(lab: Lab) -> Iterator[Callable[[], None]]:
             lab.start("slurmctld")
 
         yield crash
+
+
+def drained(lab: Lab) -> dict[str, str]:
+    """Nodes that are drained, and why."""
+    nodes = lab.slurm_json("scontrol", "show", "nodes")["nodes"]
+    return {node["name"]: node["reason"] for node in nodes if "DRAIN" in node["state"]}
 
 
 def _clear(lab: Lab) -> None:
