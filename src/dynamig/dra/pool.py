@@ -126,19 +126,19 @@ def _full_gpu(facts: GpuFacts, counters: Mapping[str, str]) -> Device:
 
 def _attributes(facts: GpuFacts, own: Mapping[str, str]) -> dict[str, AttributeValue]:
     """`own`, then what every device of the GPU shares. A fact that is not known has no attribute."""
-    attributes: dict[str, AttributeValue] = {
-        **own,
-        "productName": facts.product_name,
-        "brand": facts.brand,
-        "architecture": facts.architecture,
-        names.PCI_BUS_ID: facts.pci_bus_id,
-    }
     versions = {
         "cudaComputeCapability": facts.cuda_compute_capability,
         "driverVersion": facts.driver_version,
         "cudaDriverVersion": facts.cuda_driver_version,
     }
-    attributes |= {key: semver(text) for key, text in versions.items() if text}
+    attributes: dict[str, AttributeValue] = {
+        **own,
+        "productName": facts.product_name,
+        "brand": facts.brand,
+        "architecture": facts.architecture,
+        **{key: semver(text) for key, text in versions.items() if text},
+        names.PCI_BUS_ID: facts.pci_bus_id,
+    }
     if facts.pcie_root is not None:
         attributes[names.PCIE_ROOT] = facts.pcie_root
     if facts.numa_node is not None:
