@@ -149,6 +149,7 @@ void event_append(const struct node *node, const struct gpu *gpu, uint64_t type,
 void event_sets_drop(void);
 
 /* ---- usage.c */
+#define SAMPLE_PERIOD_US 167000 /* a sixth of a second: the period in utilisation answers */
 struct usage {
     uint64_t at_us, since_us; /* when it was asked for; since when the levels hold */
     uint32_t fed;             /* bit k: level[k] was given, else it is 0 */
@@ -156,6 +157,9 @@ struct usage {
     uint64_t sum[USAGE_KEYS]; /* of level times microseconds, from the first record on */
 };
 struct usage usage_of(const struct view *view, const struct gpu_instance *gi, uint64_t now); /* gi NULL: the GPU */
+uint64_t last_sample_us(const struct usage *usage); /* the newest of those taken every period since the levels hold */
+uint32_t idle_level(enum usage_key key);
+uint32_t level_now(const struct view *view, enum usage_key key); /* of the GPU; what was not fed: idle */
 uint64_t used_mib(const struct view *view, const struct gpu_instance *gi); /* at most what there is */
 uint64_t memory_used_mib(const struct view *view);
 

@@ -279,11 +279,18 @@ nvmlReturn_t impl_nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, u
 
 /* ---- nvmlDeviceGetProcessUtilization: with MIG off, whoever holds the GPU has done what was fed for it */
 
+/* nvml.h: one for each process "that had some non-zero utilization during the last sample period". */
+static bool is_busy(const struct usage *usage)
+{
+    return (usage->level[USAGE_GPU] | usage->level[USAGE_MEMORY] | usage->level[USAGE_ENCODER] |
+            usage->level[USAGE_DECODER]) != 0;
+}
+
 static void fill_utilization(nvmlProcessUtilizationSample_t *out, const nvmlProcessInfo_v2_t *process, uint32_t count,
                              const struct usage *usage)
 {
     *out = (nvmlProcessUtilizationSample_t){ .pid = process->pid,
-                                             .timeStamp = usage->since_us,
+                                             .timeStamp = last_sample_us(usage),
                                              .smUtil = usage->level[USAGE_GPU] / count,
                                              .memUtil = usage->level[USAGE_MEMORY] / count,
                                              .encUtil = usage->level[USAGE_ENCODER] / count,
@@ -303,10 +310,12 @@ nvmlReturn_t impl_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProce
     if (result != NVML_SUCCESS)
         return result;
     struct usage usage = usage_of(&view, NULL, now_us());
-    if (usage.fed != 0 && usage.since_us > lastSeenTimeStamp)
+    if (is_busy(&usage) && last_sample_us(&usage) > lastSeenTimeStamp)
         collect(&view, &list);
     uint32_t room = utilization ? *processSamplesCount : 0, count = list.count < list.room ? list.count : list.room;
     *processSamplesCount = count;
+    if (count == 0)
+        return NVML_ERROR_NOT_FOUND;
     if (count > room)
         return NVML_ERROR_INSUFFICIENT_SIZE;
     for (uint32_t i = 0; i < count; i++)

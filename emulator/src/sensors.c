@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 enum {
-    IDLE_CELSIUS = 30,
-    IDLE_MILLIWATT = 70000,
     LIMIT_MILLIWATT = 700000,
     GRAPHICS_MHZ = 345,
     MOST_GRAPHICS_MHZ = 1980,
@@ -28,13 +26,6 @@ static nvmlReturn_t give_number(nvmlDevice_t device, unsigned int *out, unsigned
     return result;
 }
 
-/* What was fed for the whole GPU, else the idle figure. */
-static unsigned int fed_or(const struct view *view, enum usage_key key, unsigned int idle)
-{
-    struct usage usage = usage_of(view, NULL, now_us());
-    return usage.fed & 1u << key ? usage.level[key] : idle;
-}
-
 nvmlReturn_t impl_nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensorType, unsigned int *temp)
 {
     VIEW(view);
@@ -42,7 +33,7 @@ nvmlReturn_t impl_nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureS
         return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t result = view_physical(&view, device, temp);
     if (result == NVML_SUCCESS)
-        *temp = fed_or(&view, USAGE_CELSIUS, IDLE_CELSIUS);
+        *temp = level_now(&view, USAGE_CELSIUS);
     return result;
 }
 
@@ -56,7 +47,7 @@ nvmlReturn_t impl_nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (temperature->sensorType >= NVML_TEMPERATURE_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
-    temperature->temperature = (int)fed_or(&view, USAGE_CELSIUS, IDLE_CELSIUS);
+    temperature->temperature = (int)level_now(&view, USAGE_CELSIUS);
     return NVML_SUCCESS;
 }
 
@@ -65,7 +56,7 @@ nvmlReturn_t impl_nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *pow
     VIEW(view);
     nvmlReturn_t result = view_physical(&view, device, power);
     if (result == NVML_SUCCESS)
-        *power = fed_or(&view, USAGE_MILLIWATT, IDLE_MILLIWATT);
+        *power = level_now(&view, USAGE_MILLIWATT);
     return result;
 }
 
@@ -200,8 +191,8 @@ nvmlReturn_t impl_nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtiliza
     VIEW(view);
     nvmlReturn_t result = view_utilization(&view, device, utilization);
     if (result == NVML_SUCCESS)
-        *utilization = (nvmlUtilization_t){ .gpu = fed_or(&view, USAGE_GPU, 0),
-                                            .memory = fed_or(&view, USAGE_MEMORY, 0) };
+        *utilization = (nvmlUtilization_t){ .gpu = level_now(&view, USAGE_GPU),
+                                            .memory = level_now(&view, USAGE_MEMORY) };
     return result;
 }
 
@@ -211,8 +202,8 @@ static nvmlReturn_t give_engine(nvmlDevice_t device, unsigned int *utilization, 
     VIEW(view);
     nvmlReturn_t result = view_utilization(&view, device, utilization && period ? utilization : NULL);
     if (result == NVML_SUCCESS) {
-        *utilization = fed_or(&view, key, 0);
-        *period = 167000;
+        *utilization = level_now(&view, key);
+        *period = SAMPLE_PERIOD_US;
     }
     return result;
 }

@@ -1,4 +1,4 @@
-/* How busy a device is: what the control side fed, and nothing where it fed nothing.
+/* How busy a device is: what the control side fed, and an idle GPU where it fed nothing.
  *
  * DIR/state/usage is an array of records, ordered by time: from `at_us` on, this GPU, or the GPU instance that starts
  * at this memory slice, has these levels, until its next record. A file that was fed in advance plays by itself, as
@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+enum { IDLE_CELSIUS = 30, IDLE_MILLIWATT = 70000 }; /* round numbers in the range of a data centre GPU */
 
 struct feed {
     const struct usage_record *records;
@@ -75,6 +77,22 @@ struct usage usage_of(const struct view *view, const struct gpu_instance *gi, ui
     return usage;
 }
 
+uint64_t last_sample_us(const struct usage *usage)
+{
+    return usage->at_us - (usage->at_us - usage->since_us) % SAMPLE_PERIOD_US;
+}
+
+uint32_t idle_level(enum usage_key key)
+{
+    return key == USAGE_CELSIUS ? IDLE_CELSIUS : key == USAGE_MILLIWATT ? IDLE_MILLIWATT : 0;
+}
+
+uint32_t level_now(const struct view *view, enum usage_key key)
+{
+    struct usage usage = usage_of(view, NULL, now_us());
+    return usage.fed & 1u << key ? usage.level[key] : idle_level(key);
+}
+
 uint64_t used_mib(const struct view *view, const struct gpu_instance *gi)
 {
     uint64_t used = usage_of(view, gi, now_us()).level[USAGE_USED];
@@ -93,7 +111,10 @@ uint64_t memory_used_mib(const struct view *view)
     return used;
 }
 
-/* ---- nvmlDeviceGetSamples: every record in force up to now is one sample */
+/* ---- nvmlDeviceGetSamples: each record is a sample when it comes into force, and another every period while it holds.
+ * Nothing fed: those of the idle GPU. How many the driver keeps is not published: 20 seconds here. */
+
+enum { SAMPLES_KEPT = 120 };
 
 static bool sampled_key(nvmlSamplingType_t type, uint32_t *key)
 {
@@ -108,22 +129,42 @@ static bool sampled_key(nvmlSamplingType_t type, uint32_t *key)
     return true;
 }
 
+struct samples {
+    uint64_t after;
+    nvmlSample_t *out; /* NULL: they are only counted */
+    uint32_t room, count;
+};
+
+/* One at `first` and one every period from there, before `end`; only those after `after`. */
+static void add_samples(struct samples *samples, uint64_t first, uint64_t end, uint32_t level)
+{
+    uint64_t seen = samples->after < first ? 0 : (samples->after - first) / SAMPLE_PERIOD_US + 1;
+    for (uint64_t at = first + seen * SAMPLE_PERIOD_US; at < end; at += SAMPLE_PERIOD_US) {
+        if (samples->out != NULL && samples->count == samples->room)
+            return;
+        if (samples->out != NULL)
+            samples->out[samples->count] = (nvmlSample_t){ .timeStamp = at, .sampleValue.uiVal = level };
+        samples->count++;
+    }
+}
+
 static uint32_t give_samples(const struct view *view, uint32_t key, uint64_t after, nvmlSample_t *out, uint32_t room)
 {
     FEED(feed);
-    uint32_t count = 0;
-    uint64_t now = now_us();
+    uint64_t now = now_us(), kept = now - (uint64_t)SAMPLES_KEPT * SAMPLE_PERIOD_US;
+    struct samples samples = { .after = after < kept ? kept : after < now ? after : now, .out = out, .room = room };
+    uint64_t first = kept - kept % SAMPLE_PERIOD_US;
+    uint32_t level = idle_level(key);
     for (size_t i = 0; i < feed.count && feed.records[i].at_us <= now; i++) {
         const struct usage_record *record = &feed.records[i];
-        if (!is_about(record, view, NULL) || record->at_us <= after || (record->set & 1u << key) == 0)
+        if (!is_about(record, view, NULL) || (record->set & 1u << key) == 0)
             continue;
-        if (out != NULL && count == room)
-            break;
-        if (out != NULL)
-            out[count] = (nvmlSample_t){ .timeStamp = record->at_us, .sampleValue.uiVal = record->level[key] };
-        count++;
+        add_samples(&samples, first, record->at_us, level);
+        first = record->at_us;
+        level = record->level[key];
     }
-    return count;
+    add_samples(&samples, first, now + 1, level);
+    return samples.count;
 }
 
 nvmlReturn_t impl_nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type,

@@ -245,10 +245,10 @@ READS: Mapping[str, Case] = {
         c_ulonglong(0),
         U32,
         U32,
-        Out(pynvml.c_nvmlSample_t, 2),
+        Out(pynvml.c_nvmlSample_t, 256),
         gives=pynvml.NVML_VALUE_TYPE_UNSIGNED_INT,
-        more=(1, [{"sampleValue.uiVal": 400000}, {}]),
-        at4=2,
+        more=({}, [{"sampleValue.uiVal": 70000}]),  # as many as 20 seconds have; the oldest from before the feed
+        at4=256,
     ),
     "nvmlDeviceGetTemperature": case("gpu", 0, U32, gives=61),
     "nvmlDeviceGetTemperatureV": case(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pynvml
@@ -17,6 +19,7 @@ from tests.integration.emulator.conftest import Make
 Client = tuple[Emulator, Nvml]
 MIB = 2**20
 NO_DATA = 21
+PERIOD_US = 167000
 
 
 def test_a_mig_device_uses_what_was_fed_for_its_place(nvml: Client) -> None:
@@ -63,19 +66,21 @@ def test_levels_change_when_their_time_has_come(make: Make) -> None:
         assert (rates.gpu, rates.memory) == (90, 5)
 
 
-def test_samples_are_the_records_that_have_come_into_force(make: Make) -> None:
+def test_each_record_is_a_sample_when_it_comes_into_force(make: Make) -> None:
     emulator = make(mig=False)
     with open_nvml(emulator) as nvml:
         gpu = nvml.gpu()
-        assert code_of(pynvml.nvmlDeviceGetSamples, gpu, 1, 0) == NOT_FOUND
+        before = time.time_ns() // 1000
         emulator.feed(["0 gpu0 gpu=10", "0.001 gpu0 gpu=20", "0.002 gpu0 memory=7", "9999 gpu0 gpu=30"])
         time.sleep(0.01)
-        kind, samples = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+        kind, samples = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_GPU_UTILIZATION_SAMPLES, before)
         assert kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-        assert [s.sampleValue.uiVal for s in samples] == [10, 20]
-        assert samples[1].timeStamp - samples[0].timeStamp == 1000
-        _, later = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_GPU_UTILIZATION_SAMPLES, samples[0].timeStamp)
-        assert [s.sampleValue.uiVal for s in later] == [20]
+        fed = [s for s in samples if s.sampleValue.uiVal > 0]  # the idle GPU's may come before
+        assert [s.sampleValue.uiVal for s in fed[:2]] == [10, 20]
+        assert 7 not in {s.sampleValue.uiVal for s in fed}
+        assert fed[1].timeStamp - fed[0].timeStamp == 1000
+        _, later = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_GPU_UTILIZATION_SAMPLES, fed[0].timeStamp)
+        assert {s.sampleValue.uiVal for s in later} == {20}
         assert code_of(pynvml.nvmlDeviceGetSamples, gpu, pynvml.NVML_PROCESSOR_CLK_SAMPLES, 0) == NOT_SUPPORTED
 
 
@@ -84,7 +89,61 @@ def test_mig_mode_has_power_samples_only(nvml: Client) -> None:
     emulator.feed(["0 gpu0 gpu=10 milliwatt=300000"])
     ask = pynvml.nvmlDeviceGetSamples
     assert code_of(ask, client.gpu(), pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0) == NOT_SUPPORTED
-    assert [s.sampleValue.uiVal for s in ask(client.gpu(), pynvml.NVML_TOTAL_POWER_SAMPLES, 0)[1]] == [300000]
+    _, samples = ask(client.gpu(), pynvml.NVML_TOTAL_POWER_SAMPLES, 0)
+    assert {samples[0].sampleValue.uiVal, samples[-1].sampleValue.uiVal} == {70000, 300000}  # idle, then fed
+
+
+def poll(ask: Callable[[int], list[Any]], times: int) -> list[list[Any]]:
+    """What a client gets that asks for what is newer than the newest it has seen."""
+    seen: list[list[Any]] = []
+    deadline = time.monotonic() + 30
+    last = 0
+    while len(seen) < times and time.monotonic() < deadline:
+        try:
+            seen.append(ask(last))
+            last = max(s.timeStamp for s in seen[-1])
+        except pynvml.NVMLError_NotFound:
+            time.sleep(0.01)
+    return seen
+
+
+def test_a_level_that_holds_goes_on_giving_samples(make: Make) -> None:
+    emulator = make(mig=False)
+    emulator.feed(["0 gpu0 gpu=80 memory=10"])
+    with open_nvml(emulator) as nvml, emulator.hold(0):
+        gpu, kind = nvml.gpu(), pynvml.NVML_GPU_UTILIZATION_SAMPLES
+        samples = poll(lambda last: list(pynvml.nvmlDeviceGetSamples(gpu, kind, last)[1]), 4)
+        assert [s.sampleValue.uiVal for one in samples[1:] for s in one] == [80] * sum(map(len, samples[1:]))
+        times = [s.timeStamp for one in samples for s in one if s.sampleValue.uiVal == 80]
+        assert {b - a for a, b in pairwise(times)} == {PERIOD_US}
+        processes = poll(lambda last: pynvml.nvmlDeviceGetProcessUtilization(gpu, last), 4)
+        assert [[s.smUtil for s in one] for one in processes] == [[80]] * 4
+        assert all((b[0].timeStamp - a[0].timeStamp) % PERIOD_US == 0 for a, b in pairwise(processes))
+
+
+def test_a_gpu_that_was_never_fed_has_the_samples_of_an_idle_one(make: Make) -> None:
+    emulator = make(mig=False)
+    with open_nvml(emulator) as nvml:
+        ask = pynvml.nvmlDeviceGetSamples
+        _, samples = ask(nvml.gpu(), pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+        assert {s.sampleValue.uiVal for s in samples} == {0}
+        assert 119 <= len(samples) <= 121
+        _, power = ask(nvml.gpu(), pynvml.NVML_TOTAL_POWER_SAMPLES, 0)
+        assert {s.sampleValue.uiVal for s in power} == {pynvml.nvmlDeviceGetPowerUsage(nvml.gpu())}
+        assert code_of(ask, nvml.gpu(), pynvml.NVML_GPU_UTILIZATION_SAMPLES, 2**64 - 1) == NOT_FOUND
+
+
+def test_no_process_that_did_something_is_not_found(make: Make) -> None:
+    emulator = make(mig=False)
+    ask = pynvml.nvmlDeviceGetProcessUtilization
+    with open_nvml(emulator) as nvml:
+        emulator.feed(["0 gpu0 gpu=80"])
+        assert code_of(ask, nvml.gpu(), 0) == NOT_FOUND  # nobody holds it
+        with emulator.hold(0):
+            assert [s.smUtil for s in ask(nvml.gpu(), 0)] == [80]
+            assert code_of(ask, nvml.gpu(), 2**64 - 1) == NOT_FOUND
+            emulator.feed(["0 gpu0 used=600"])
+            assert code_of(ask, nvml.gpu(), 0) == NOT_FOUND
 
 
 def test_those_who_hold_a_gpu_share_its_memory_and_its_time(make: Make) -> None:
