@@ -43,7 +43,8 @@ def levels(names: Iterable[str]) -> dict[str, Level]:
 def table(all_levels: dict[str, Level]) -> str:
     meanings = {
         Level.REAL: "follows the state of the node, or changes it",
-        Level.CONSTANT: "fixed by the GPU's model or by what the node was made with",
+        Level.CONSTANT: "fixed by the GPU's model or by what the node was made with: a setter succeeds without effect, "
+        "and on some models the answer is NOT_SUPPORTED",
         Level.NOT_SUPPORTED: "exported, answers NVML_ERROR_NOT_SUPPORTED; faults can be ordered for it all the same",
     }
     lines = ["# Symbols", "", "Written by `make symbols` from nvml.h and the sources; a test compares.", ""]

@@ -242,18 +242,3 @@ nvmlReturn_t impl_nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilC
         return NVML_ERROR_INVALID_ARGUMENT;
     return give_number(device, value, 0);
 }
-
-/* The call succeeds; no field is known, and each says so. */
-CONSTANT
-nvmlReturn_t impl_nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
-{
-    VIEW(view);
-    nvmlReturn_t result = view_device(&view, device);
-    if (result != NVML_SUCCESS)
-        return result;
-    if (values == NULL || valuesCount < 1)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    for (int i = 0; i < valuesCount; i++)
-        values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
-    return NVML_SUCCESS;
-}

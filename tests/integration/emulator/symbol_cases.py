@@ -270,7 +270,12 @@ READS: Mapping[str, Case] = {
         "gpu", 2619, U32, Out(c_uint, 4), gives=4, more=([1980, 1410, 1005, 345],), at2=4
     ),
     "nvmlDeviceGetPcieThroughput": case("gpu", 0, U32, gives=0),
-    "nvmlDeviceGetFieldValues": case("gpu", 1, Out(pynvml.c_nvmlFieldValue_t), gives={"nvmlReturn": 3}),
+    "nvmlDeviceGetFieldValues": case(
+        "gpu",
+        1,
+        Out(pynvml.c_nvmlFieldValue_t, version=pynvml.NVML_FI_DEV_POWER_INSTANT),
+        gives={"nvmlReturn": 0, "valueType": pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, "value.uiVal": 400000},
+    ),
     "nvmlDeviceGetCpuAffinity": case("gpu", 16, Out(c_ulong, 16), gives=lambda w: affinity()),
     "nvmlDeviceGetCpuAffinityWithinScope": case("gpu", 16, Out(c_ulong, 16), 0, gives=lambda w: affinity()),
     "nvmlDeviceGetTopologyCommonAncestor": case("gpu", "other", U32, gives=pynvml.NVML_TOPOLOGY_NODE),

@@ -243,7 +243,7 @@ def test_what_monitors_ask_is_answered_for_gpus_and_where_it_must_be_for_mig_dev
         assert pynvml.nvmlDeviceGetSupportedGraphicsClocks(gpu, 2619) == [1980, 1410, 1005, 345]
         assert pynvml.nvmlDeviceGetTopologyCommonAncestor(gpu, nvml.gpu(1)) == pynvml.NVML_TOPOLOGY_NODE
         assert code_of(pynvml.nvmlDeviceGetNvLinkState, gpu, 0) == NOT_SUPPORTED
-        [field] = pynvml.nvmlDeviceGetFieldValues(gpu, [pynvml.NVML_FI_DEV_ECC_CURRENT])
+        [field] = pynvml.nvmlDeviceGetFieldValues(mig, [pynvml.NVML_FI_DEV_POWER_INSTANT])
         assert field.nvmlReturn == NOT_SUPPORTED
 
 

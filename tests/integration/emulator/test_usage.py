@@ -161,6 +161,31 @@ def test_those_who_hold_a_gpu_share_its_memory_and_its_time(make: Make) -> None:
         assert count.value == 2
 
 
+def test_fields_answer_as_the_calls_of_their_own(make: Make) -> None:
+    emulator = make(mig=False)
+    emulator.feed(["0 gpu0 milliwatt=512000"])
+    with open_nvml(emulator) as nvml:
+        gpu = nvml.gpu()
+        alone = {
+            pynvml.NVML_FI_DEV_ECC_CURRENT: pynvml.nvmlDeviceGetEccMode(gpu)[0],
+            pynvml.NVML_FI_DEV_ECC_PENDING: pynvml.nvmlDeviceGetEccMode(gpu)[1],
+            pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL: pynvml.nvmlDeviceGetTotalEccErrors(gpu, 1, 1),
+            pynvml.NVML_FI_DEV_RETIRED_PENDING: pynvml.nvmlDeviceGetRetiredPagesPendingStatus(gpu),
+            pynvml.NVML_FI_DEV_REMAPPED_FAILURE: pynvml.nvmlDeviceGetRemappedRows(gpu)[3],
+            pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu),
+            pynvml.NVML_FI_DEV_POWER_INSTANT: 512000,
+            pynvml.NVML_FI_DEV_POWER_AVERAGE: pynvml.nvmlDeviceGetPowerUsage(gpu),
+            pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT: pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu),
+        }
+        unknown = [pynvml.NVML_FI_DEV_MEMORY_TEMP, pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT]
+        fields = pynvml.nvmlDeviceGetFieldValues(gpu, [*alone, *unknown])
+        assert [field.nvmlReturn for field in fields] == [0] * len(alone) + [NOT_SUPPORTED] * len(unknown)
+        wide = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+        given = {f.fieldId: f.value.ullVal if f.valueType == wide else f.value.uiVal for f in fields[: len(alone)]}
+        assert given == alone
+        assert all(abs(field.timestamp - time.time() * 1e6) < 60e6 for field in fields)
+
+
 class Gpm:
     """Two samples of one subject, and the metrics between them."""
 
