@@ -140,6 +140,18 @@ static bool next_event(struct event_set *set, struct event *out)
     return found;
 }
 
+static bool has_lost_gpu(struct event_set *set)
+{
+    VIEW(view);
+    if (view_open(&view) != NVML_SUCCESS)
+        return false;
+    for (uint32_t g = 0; g < view.node->gpu_count; g++)
+        if (view.node->gpus[g].lost && atomic_load(&set->types[g]) != 0)
+            return true;
+    return false;
+}
+
+/* What happened before a GPU was lost is delivered first. */
 nvmlReturn_t impl_nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeoutms)
 {
     struct event_set *found = set_of(set);
@@ -148,10 +160,12 @@ nvmlReturn_t impl_nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data,
         return NVML_ERROR_INVALID_ARGUMENT;
     uint64_t deadline = now_us() + (uint64_t)timeoutms * 1000;
     while (!next_event(found, &event)) {
-        if (now_us() >= deadline)
-            return NVML_ERROR_TIMEOUT;
         if (set_of(set) == NULL)
             return NVML_ERROR_INVALID_ARGUMENT; /* freed by another thread */
+        if (has_lost_gpu(found))
+            return NVML_ERROR_GPU_IS_LOST;
+        if (now_us() >= deadline)
+            return NVML_ERROR_TIMEOUT;
         usleep(POLL_US);
     }
     *data = (nvmlEventData_t){ .device = gpu_handle(event.gpu),

@@ -11,7 +11,7 @@ import pytest
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import Emulator
-from tests.integration.emulator.clients import IN_USE, Nvml, code_of, environment, open_nvml
+from tests.integration.emulator.clients import IN_USE, LOST, Nvml, code_of, environment, open_nvml
 from tests.integration.emulator.conftest import Make
 
 Client = tuple[Emulator, Nvml]
@@ -100,6 +100,27 @@ def test_an_xid_reaches_those_who_registered_and_only_from_then_on(make: Make) -
         assert pynvml.nvmlDeviceGetUUID(event.device) == pynvml.nvmlDeviceGetUUID(nvml.gpu(1))
         pynvml.nvmlEventSetFree(events)
         assert code_of(pynvml.nvmlEventSetWait, events, 20) == 2
+
+
+def test_who_waits_learns_that_a_gpu_of_the_set_is_lost(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2")
+    with open_nvml(emulator) as nvml:
+        events, others = pynvml.nvmlEventSetCreate(), pynvml.nvmlEventSetCreate()
+        pynvml.nvmlDeviceRegisterEvents(nvml.gpu(0), 0x8, events)
+        pynvml.nvmlDeviceRegisterEvents(nvml.gpu(1), 0x8, others)
+        got: list[int] = []
+        waiter = threading.Thread(target=lambda: got.append(code_of(pynvml.nvmlEventSetWait, events, 30_000)))
+        waiter.start()
+        time.sleep(0.05)
+        emulator.lose(0)
+        waiter.join(20)
+        assert got == [LOST]
+        assert code_of(pynvml.nvmlEventSetWait, others, 20) == 10
+        emulator.xid(0, 79)
+        assert pynvml.nvmlEventSetWait(events, 20).eventData == 79
+        assert code_of(pynvml.nvmlEventSetWait, events, 20) == LOST
+        emulator.lose(0, lost=False)
+        assert code_of(pynvml.nvmlEventSetWait, events, 20) == 10
 
 
 def test_changes_of_instances_are_events_and_waiting_blocks_nobody(nvml: Client) -> None:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dynamig.cli.emulator import app
-from dynamig.errors import Refused
+from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import Emulator, layout
 from dynamig.testing.emulator.faults import read_faults
 
@@ -43,7 +43,7 @@ def test_the_directory_may_come_from_the_environment(node: Path) -> None:
     assert answer("delay", "nvmlInit_v2", "800ms", "--jitter", "100ms", **here)["delay"] == "800ms"
     assert answer("lose", 1, **here) == {"gpu": 1, "lost": True}
     assert answer("xid", 0, 79, **here)["xid"] == 79
-    assert answer("reset", 1, **here) == {"gpu": 1}
+    assert answer("reset", 0, **here) == {"gpu": 0}
 
 
 def test_an_argument_wins_over_the_environment(node: Path, tmp_path: Path) -> None:
@@ -180,6 +180,15 @@ def test_help_does_not_call_required_what_the_environment_may_give() -> None:
     assert "required" not in directory
     assert "required" in gpu
     assert CliRunner().invoke(app, ["show"], env={"DYNAMIG_EMULATOR_DIR": ""}).exit_code == 2
+
+
+def test_a_lost_gpu_cannot_be_reset(node: Path) -> None:
+    run("lose", node, 1)
+    with pytest.raises(Unavailable, match="GPU_IS_LOST") as told:
+        run("reset", node, 1)
+    assert told.value.next_step == f"dynamig emulator lose {node} 1 --back, or reboot"
+    run("lose", node, 1, "--back")
+    assert answer("reset", node, 1) == {"gpu": 1}
 
 
 def test_foreign_says_that_mig_is_off_and_how_to_switch_it_on(node: Path) -> None:

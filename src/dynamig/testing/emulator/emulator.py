@@ -326,9 +326,15 @@ class Emulator:
             node.gpus[gpu].lost = int(lost)
 
     def reset(self, gpu: int) -> None:
-        """As `nvidia-smi -r`: instances are gone, the pending MIG mode is in force. Raises Unavailable IN_USE."""
+        """As `nvidia-smi -r`: instances are gone, the pending MIG mode is in force.
+
+        Raises Unavailable IN_USE, or GPU_IS_LOST: what fell off the bus cannot be reached to reset it.
+        """
         self._gpu_number(gpu)
         with changing(self.directory) as node:
+            if node.gpus[gpu].lost:
+                back = f"dynamig emulator lose {self.directory} {gpu} --back, or reboot"
+                raise Unavailable("GPU_IS_LOST", f"GPU {gpu} fell off the bus: a reset does not reach it", back)
             if self._busy(gpu, node.gpus[gpu]):
                 raise Unavailable("IN_USE", f"GPU {gpu} is held by a program", "end it, or reboot the node")
             self._end_instances(node, gpu)
