@@ -44,14 +44,15 @@ class NodeCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, list(args))
-        except typer.BadParameter as error:  # too few arguments, or one that stands in the place of another
-            if not (chosen := os.environ.get(VARIABLE)):
+        except typer.BadParameter:  # too few arguments, or one that stands in the place of another
+            if not (chosen := os.environ.get(VARIABLE)) or self._too_many(ctx, [chosen, *args]):
                 raise
-            ctx.params.clear()
-            try:
-                return super().parse_args(ctx, [chosen, *args])
-            except typer.BadParameter:
-                raise error from None
+        ctx.params.clear()
+        return super().parse_args(ctx, [chosen, *args])
+
+    def _too_many(self, ctx: Any, args: list[str]) -> bool:
+        """Then DIR was among those that were given."""
+        return bool(self.make_parser(ctx).parse_args(list(args))[1])
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """DIR is shown as what it is for people: it may be left out."""

@@ -57,6 +57,26 @@ def test_a_missing_argument_is_said_without_a_trick() -> None:
     assert done.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("fail nvmlDeviceGetName", "Missing option '--code'"),
+        ("feed /nonexist", "Invalid value for 'FILE'"),
+        ("mig 0 maybe", "Invalid value for 'on|off'"),
+        ("foreign 0 9 x", "Invalid value for 'START'"),
+        ("delay nvmlInit_v2", "Missing argument 'DURATION'"),
+        ("mig DIR 0 maybe", "Invalid value for 'on|off'"),
+        ("fail DIR nvmlDeviceGetName", "Missing option '--code'"),
+        ("foreign DIR 0 9 x", "Invalid value for 'START'"),
+    ],
+)
+def test_what_is_wrong_is_named_wherever_the_directory_comes_from(node: Path, words: str, named: str) -> None:
+    arguments = [str(node) if word == "DIR" else word for word in words.split()]
+    done = CliRunner().invoke(app, arguments, env={"DYNAMIG_EMULATOR_DIR": str(node), "COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert named in done.output
+
+
 def test_faults_are_ordered_as_asked_and_cleared(node: Path) -> None:
     run("fail", node, "nvmlDeviceCreate*", "--code", "INSUFFICIENT_RESOURCES", "--nth", 3, "--count", 2, "--gpu", 1)
     run("delay", node, "nvmlGpuInstanceDestroy", "1.5s", "--jitter", "200ms")
