@@ -98,9 +98,47 @@ def test_contradictions_are_refused_with_their_place(tmp_path: Path, fields: dic
     assert said in refused.value.what
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"total_memory_slices": "many"}, "a30-24gb: total_memory_slices: 'many' is not a whole number from 0"),
+        ({"device_memory_mib": True}, "device_memory_mib: True is not a whole number"),
+        ({"profiles": "none"}, "profiles: 'none' is not a list"),
+        ({"profiles": ["1g.6gb"]}, "profiles[0]: '1g.6gb' is not a mapping"),
+        ({"profile0__sms": 1.5}, "profiles[0].sms: 1.5 is not a whole number"),
+        ({"profile0__placements": {"starts": 0, "size": 1}}, "profiles[0].placements.starts: 0 is not a list"),
+        ({"profile0__placements": {"starts": [0], "size": 0}}, "placements.size: 0 is not a whole number from 1"),
+        ({"profile0__nvml_profile": 3}, "profiles[0].nvml_profile: 3 is not a mapping"),
+        ({"pci_devices": [{"id": "first"}]}, "pci_devices[0].id: 'first' is not a PCI id"),
+        ({"nvidia_smi_names": "A30"}, "nvidia_smi_names: 'A30' is not a list"),
+        ({"cuda_compute_capability": 9}, "cuda_compute_capability: 9 is not a version"),
+        ({"mig_toggle_needs_reset": "maybe"}, "mig_toggle_needs_reset: 'maybe' is not true or false"),
+        ({"profile0__compute_profiles": [{"starts": ["a"]}]}, "compute_profiles[0].starts[0]: 'a' is not"),
+    ],
+)
+def test_a_field_of_another_kind_is_refused_with_its_place(
+    tmp_path: Path, fields: dict[str, object], said: str
+) -> None:
+    with pytest.raises(Refused, match="BAD_GEOMETRY") as refused:
+        load_geometry(changed(tmp_path, **fields))
+    assert said in refused.value.what
+    assert str(tmp_path / "geometry.yaml") in refused.value.what
+
+
+def test_a_file_that_is_not_there_is_said_to_be_that(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="No such file") as refused:
+        load_geometry(tmp_path / "missing.yaml")
+    assert refused.value.next_step == "name a file that can be read"
+
+
 def test_a_missing_field_makes_the_model_incomplete(tmp_path: Path) -> None:
     catalog = load_geometry(changed(tmp_path, device_sms=None, profile2__sms=None, architecture="Feynman"))
     assert catalog.incomplete == {"a30-24gb": ("device_sms", "cuda_compute_capability", "2g.12gb.sms")}
+
+
+def test_a_stated_way_to_cut_an_instance_has_all_its_fields(tmp_path: Path) -> None:
+    catalog = load_geometry(changed(tmp_path, profile0__compute_profiles=[{"starts": [0]}]))
+    assert "1g.6gb.compute_profiles[0].sms" in catalog.incomplete["a30-24gb"]
 
 
 @pytest.mark.parametrize("text", ["gpus: 3", "[]", "a: [", "gpus: [{}]"])

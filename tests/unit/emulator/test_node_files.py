@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dynamig.errors import Conflict, Refused, Unavailable
-from dynamig.testing.emulator import Emulator, NvmlReturn, parse_duration
+from dynamig.testing.emulator import Emulator, NvmlReturn, layout, parse_duration
 
 
 @pytest.fixture
@@ -61,6 +61,18 @@ def test_without_a_trace_there_is_nothing_to_clear_or_follow(tmp_path: Path) -> 
         emulator.clear_trace()
     with pytest.raises(Refused, match="NO_TRACE"):
         next(emulator.follow())
+
+
+def test_no_directory_and_another_version_are_told_apart(emulator: Emulator, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"there is no .*NOT_A_NODE"):
+        Emulator(tmp_path / "missing").show()
+    state = emulator.directory / "state/node"
+    head = layout.NodeHead.from_buffer_copy(state.read_bytes())
+    head.layout_version += 1
+    state.write_bytes(bytes(head))
+    with pytest.raises(Refused, match=r"was made by another version: .*NOT_A_NODE") as refused:
+        emulator.show()
+    assert refused.value.next_step == "remove it and init it anew"
 
 
 def test_what_is_not_a_node_is_refused(tmp_path: Path) -> None:

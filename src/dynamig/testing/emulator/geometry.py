@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from dynamig.errors import Refused
+from dynamig.testing.emulator import shapes
 from dynamig.testing.emulator.layout import MAX_CI_PROFILES, MAX_GI_PROFILES, MAX_SLICES
 
 SHIPPED = Path(__file__).resolve().parent.parent / "geometry.yaml"
@@ -41,6 +42,7 @@ _PROFILE_FIELDS = (
     *("name", "gi_profile_id", "compute_slices", "memory_slices", "memory_mib", "sms", "max_instances"),
     *("copy_engines", "decoders", "encoders", "jpeg", "ofa"),
 )
+_COMPUTE_PROFILE_FIELDS = ("nvml_profile", "id", "compute_slices", "sms", "max_instances", "starts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +140,13 @@ def _load(path: Path) -> Catalog:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         document = yaml.load(path.read_text(), Loader=loader)
-    except (OSError, yaml.YAMLError) as error:
-        raise Refused("BAD_GEOMETRY", f"{path}: {error}", "see the head of the shipped file for the format") from error
+    except OSError as error:
+        raise Refused("BAD_GEOMETRY", f"{path}: {error.strerror}", "name a file that can be read") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise Refused("BAD_GEOMETRY", f"{path} is not YAML: {error}", f"{SHIPPED} shows the format") from error
     entries = document.get("gpus") if isinstance(document, dict) else None
     if not isinstance(entries, list):
-        raise Refused("BAD_GEOMETRY", f"{path}: no list `gpus`", "see the head of the shipped file for the format")
+        raise Refused("BAD_GEOMETRY", f"{path}: no list `gpus`", f"{SHIPPED} shows the format")
     return _catalog(path, entries)
 
 
@@ -155,6 +159,8 @@ def _catalog(path: Path, entries: list[dict[str, Any]]) -> Catalog:
         key = model_key(entry["model"])
         if key in models or key in incomplete:
             raise Refused("BAD_GEOMETRY", f"{path}: two models have the key {key}", "rename one")
+        if problems := "; ".join(shapes.wrong(entry)):
+            raise Refused("BAD_GEOMETRY", f"{path}: {key}: {problems}", "correct the entry")
         if missing := tuple(_missing(entry)):
             incomplete[key] = missing
         else:
@@ -191,6 +197,9 @@ def _missing_in_profile(profile: Mapping[str, Any]) -> Iterator[str]:
     yield from (name for name in _PROFILE_FIELDS if profile.get(name) is None)
     if (profile.get("nvml_profile") or {}).get("value") is None:
         yield "nvml_profile.value"
+    for number, part in enumerate(profile.get("compute_profiles") or ()):
+        lacking = (name for name in _COMPUTE_PROFILE_FIELDS if part.get(name) in (None, []))
+        yield from (f"compute_profiles[{number}].{name}" for name in lacking)
     placements = profile.get("placements") or {}
     yield from (f"placements.{name}" for name in ("starts", "size") if placements.get(name) in (None, []))
 

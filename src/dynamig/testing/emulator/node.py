@@ -34,8 +34,11 @@ def parse_node(data: bytes, path: Path) -> Node:
     if len(data) < size:
         raise _not_a_node(path)
     head = layout.NodeHead.from_buffer_copy(data)
-    if bytes(head)[:8] != layout.NODE_MAGIC or head.layout_version != layout.LAYOUT_VERSION:
+    if bytes(head)[:8] != layout.NODE_MAGIC:
         raise _not_a_node(path)
+    if head.layout_version != layout.LAYOUT_VERSION:
+        what = f"layout {head.layout_version} instead of {layout.LAYOUT_VERSION}"
+        raise Refused("NOT_A_NODE", f"{path} was made by another version: {what}", "remove it and init it anew")
     step = ctypes.sizeof(layout.Gpu)
     gpus = [layout.Gpu.from_buffer_copy(data, size + i * step) for i in range(head.gpu_count)]
     return Node(head, gpus)
@@ -106,6 +109,5 @@ def files_of(directory: Path) -> Iterator[None]:
 
 
 def _not_a_node(path: Path) -> Refused:
-    return Refused(
-        "NOT_A_NODE", f"{path} is not an emulated node of this version", "dynamig emulator init DIR --gpus ..."
-    )
+    what = f"{path} is not an emulated node" if path.exists() else f"there is no {path}"
+    return Refused("NOT_A_NODE", what, f"dynamig emulator init {path} --gpus ...")

@@ -1,0 +1,63 @@
+"""What the fields of a geometry file must be; whether they are there is `geometry.py`'s question."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+COUNT, POSITIVE, TEXT, SWITCH = "a whole number from 0", "a whole number from 1", "a text", "true or false"
+PCI_ID, CAPABILITY = "a PCI id such as 0x2330", "a version such as 9.0"
+
+_PATTERNS = {PCI_ID: re.compile(r"(0x)?[0-9a-fA-F]{1,8}"), CAPABILITY: re.compile(r"\d+\.\d+")}
+
+_COMPUTE_PROFILE = {
+    **dict.fromkeys(("nvml_profile", "id", "sms", "max_instances"), COUNT),
+    "compute_slices": POSITIVE,
+    "starts": [COUNT],
+}
+_PROFILE = {
+    "name": TEXT,
+    **dict.fromkeys(("gi_profile_id", "compute_slices", "memory_slices", "memory_mib", "sms", "max_instances"), COUNT),
+    **dict.fromkeys(("copy_engines", "decoders", "encoders", "jpeg", "ofa"), COUNT),
+    "nvml_profile": {"value": COUNT},
+    "placements": {"starts": [COUNT], "size": POSITIVE},
+    "compute_profiles": [_COMPUTE_PROFILE],
+}
+MODEL: Mapping[str, Any] = {
+    "architecture": TEXT,
+    **dict.fromkeys(("device_memory_mib", "device_sms", "total_compute_slices", "total_memory_slices"), COUNT),
+    "mig_toggle_needs_reset": SWITCH,
+    "cuda_compute_capability": CAPABILITY,
+    "nvidia_smi_names": [TEXT],
+    "pci_devices": [{"id": PCI_ID}],
+    "profiles": [_PROFILE],
+}
+"""A model's entry: a word of the above, a list of one form, or a mapping of known fields; others are for readers."""
+
+
+def wrong(value: Any, form: Any = MODEL, place: str = "") -> Iterator[str]:
+    """`profiles[2].sms: 'many' is not a whole number from 0`, for each such field. Null is missing, not wrong."""
+    if value is None:
+        return
+    if isinstance(form, str):
+        if not _is(value, form):
+            yield f"{place}: {value!r} is not {form}"
+    elif isinstance(form, list) and isinstance(value, list):
+        for number, element in enumerate(value):
+            yield from wrong(element, form[0], f"{place}[{number}]")
+    elif isinstance(form, Mapping) and isinstance(value, dict):
+        for name, inner in form.items():
+            yield from wrong(value.get(name), inner, f"{place}.{name}" if place else name)
+    else:
+        yield f"{place}: {value!r} is not {'a list' if isinstance(form, list) else 'a mapping'}"
+
+
+def _is(value: Any, form: str) -> bool:
+    if form in (COUNT, POSITIVE):
+        return type(value) is int and (0 if form == COUNT else 1) <= value < 2**32
+    if form == SWITCH:
+        return isinstance(value, bool)
+    if form == TEXT:
+        return isinstance(value, str)
+    return _PATTERNS[form].fullmatch(str(value)) is not None
