@@ -89,14 +89,17 @@ def test_an_xid_reaches_those_who_registered_and_only_from_then_on(make: Make) -
     emulator = make("h100-80gb-sxm5:2")
     emulator.xid(0, 13)
     with open_nvml(emulator) as nvml:
+        gi = nvml.create(9, 4, 4, gpu=1)
+        nvml.fill(gi)
+        gi_id = nvml.info(gi).id
         events = pynvml.nvmlEventSetCreate()
         pynvml.nvmlDeviceRegisterEvents(nvml.gpu(1), 0x8, events)
         assert code_of(pynvml.nvmlEventSetWait, events, 20) == 10
         emulator.xid(0, 31)
-        emulator.xid(1, 79, gi_id=5, ci_id=0)
+        emulator.xid(1, 79, gi_id=gi_id, ci_id=0)
         event = pynvml.nvmlEventSetWait(events, 1000)
         assert (event.eventType, event.eventData) == (8, 79)
-        assert (event.gpuInstanceId, event.computeInstanceId) == (5, 0)
+        assert (event.gpuInstanceId, event.computeInstanceId) == (gi_id, 0)
         assert pynvml.nvmlDeviceGetUUID(event.device) == pynvml.nvmlDeviceGetUUID(nvml.gpu(1))
         pynvml.nvmlEventSetFree(events)
         assert code_of(pynvml.nvmlEventSetWait, events, 20) == 2

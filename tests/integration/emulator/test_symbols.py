@@ -319,7 +319,7 @@ def test_the_first_version_of_an_event_has_no_instance_ids(make: Make) -> None:
     with open_nvml(emulator) as nvml:
         events = pynvml.nvmlEventSetCreate()
         pynvml.nvmlDeviceRegisterEvents(nvml.gpu(), 0x8, events)
-        emulator.xid(0, 79, gi_id=5, ci_id=1)
+        emulator.xid(0, 79)
         data = (ctypes.c_uint8 * 32)(*[0xAA] * 32)
         wait = pynvml._nvmlGetFunctionPointer("nvmlEventSetWait")
         assert wait(events, data, 5000) == 0

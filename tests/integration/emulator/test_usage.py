@@ -26,7 +26,7 @@ def test_a_mig_device_uses_what_was_fed_for_its_place(nvml: Client) -> None:
     emulator, client = nvml
     for profile, start, size in ((9, 4, 4), (19, 0, 1)):
         client.fill(client.create(profile, start, size))
-    emulator.feed(["0 gpu0@4 used=9000", "0 gpu0@0 used=99999  # more than 1g.10gb has"])
+    emulator.feed(["0 gpu0@4 used=9000", "0 gpu0@0 used=20000  # more than 1g.10gb has"])
     by_size = {m.total // MIB: m for m in map(pynvml.nvmlDeviceGetMemoryInfo, client.mig_devices())}
     assert (by_size[40448].used, by_size[40448].free) == (9000 * MIB, (40448 - 9000) * MIB)
     assert by_size[9984].used == by_size[9984].total
@@ -270,6 +270,9 @@ def test_a_text_that_is_wrong_is_refused_by_line_and_changes_nothing(make: Make)
         "0 gpu1 gpu=3": "no gpu1",
         "0 gpu0 speed=3": "no key 'speed'",
         "0 gpu0 gpu=101": "too much",
+        "0 gpu0 used=81560": "more than fits there",
+        "0 gpu0@4 used=40449": "more than fits there",
+        "0 gpu0@7 gpu=1": "no GPU instance starts at slice 7",
         "-1 gpu0 gpu=1": "is not SECONDS",
     }.items():
         with pytest.raises(Refused, match=f"line 3: .*{what}"):

@@ -47,6 +47,28 @@ def test_half_a_node_is_not_completed(tmp_path: Path) -> None:
         Emulator(tmp_path).init("a30-24gb")
 
 
+def test_a_node_is_not_mixed_with_other_files(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(Conflict, match="DIRECTORY_NOT_EMPTY"):
+        Emulator(tmp_path).init("a30-24gb")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    (tmp_path / "thesis.tex").unlink()
+    assert Emulator(tmp_path).init("a30-24gb").gpus
+
+
+def test_events_and_faults_that_cannot_be_are_refused(emulator: Emulator) -> None:
+    for code in (0, -1, 999999):
+        with pytest.raises(Refused, match="BAD_XID"):
+            emulator.xid(0, code)
+    with pytest.raises(Refused, match="NO_SUCH_INSTANCE"):
+        emulator.xid(0, 31, gi_id=77)
+    with pytest.raises(Refused, match="NO_SUCH_INSTANCE"):
+        emulator.xid(0, 31, ci_id=0)
+    for count, nth in ((-1, 1), (1, 0)):
+        with pytest.raises(Refused, match="BAD_FAULT"):
+            emulator.hang("nvmlInit_v2", count=count, nth=nth)
+
+
 def test_a_place_that_cannot_hold_a_node_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable, match="NODE_UNWRITABLE"):

@@ -24,6 +24,7 @@ from dynamig.testing.emulator.library import foreign_instance, known_call, switc
 from dynamig.testing.emulator.node import Node, changing, files_of, read_models, read_node
 
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
+_LARGEST_XID = 999  # NVIDIA's catalogue of XIDs has three digits at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ class Emulator:
         `renumber`: a MIG mode switch gives the GPU another minor. `ci_info_names_mig`: the device in the info of a
         compute instance is the MIG device; else the GPU, as nvml.h has it (clients differ in what they expect).
         GPU UUIDs follow from the seed and the absolute path, so two nodes never share one.
-        Raises Refused UNKNOWN_MODEL, INCOMPLETE_MODEL, BAD_GPUS, BAD_VERSION; Conflict NODE_EXISTS.
+        Raises Refused UNKNOWN_MODEL, INCOMPLETE_MODEL, BAD_GPUS, BAD_VERSION; Conflict NODE_EXISTS,
+        DIRECTORY_NOT_EMPTY.
         """
         keys = making.parse_gpus(gpus) if isinstance(gpus, str) else list(gpus)
         catalog = load_geometry(geometry)
@@ -125,6 +127,9 @@ class Emulator:
         if any((self.directory / part).exists() for part in ("state", "proc", "dev", "sys")):
             what = f"{self.directory} is already an emulated node, or part of one"
             raise Conflict("NODE_EXISTS", what, "remove it, or choose another")
+        if self.directory.is_dir() and any(self.directory.iterdir()):
+            what = f"{self.directory} holds other files, which a node's would be mixed with"
+            raise Conflict("DIRECTORY_NOT_EMPTY", what, "choose an empty directory, or a new one")
         try:
             making.make_node(self.directory, plan)
         except OSError as error:
@@ -225,8 +230,12 @@ class Emulator:
         faults.clear_faults(self.directory)
 
     def _order(self, call: str, kind: int, *, gpu: int | None = None, nth: int, **fields: int) -> None:
-        if not re.fullmatch(r"[\w*?\[\]]{1,95}", call) or nth < 1:
-            raise Refused("BAD_FAULT", f"{call!r}, nth {nth}", "name a symbol of nvml.h or a pattern, and count from 1")
+        if not re.fullmatch(r"[\w*?\[\]]{1,95}", call):
+            raise Refused("BAD_FAULT", f"{call!r} is not a call", "name a symbol of nvml.h or a pattern")
+        if nth < 1:
+            raise Refused("BAD_FAULT", f"nth {nth}", "the first call is 1")
+        if fields.get("count", 1) < 0:
+            raise Refused("BAD_FAULT", f"count {fields['count']}", "count from 1; 0: all that follow")
         known_call(call, self._library)
         if gpu is not None:
             self._gpu_number(gpu)
@@ -299,8 +308,13 @@ class Emulator:
             os.close(descriptor)
 
     def xid(self, gpu: int, code: int, *, gi_id: int = layout.NO_ID, ci_id: int = layout.NO_ID) -> None:
-        """Clients that wait for events get this XID."""
-        self._gpu_number(gpu)
+        """Clients that wait for events get this XID, of the GPU or of an instance that lives on it.
+
+        Raises Refused BAD_XID, NO_SUCH_INSTANCE.
+        """
+        if not 1 <= code <= _LARGEST_XID:
+            raise Refused("BAD_XID", f"XID {code}", f"1 to {_LARGEST_XID}, such as 79: fell off the bus")
+        self._living(gpu, gi_id, ci_id)
         event = layout.Event(type=XID_EVENT, data=code, gpu=gpu, gi_id=gi_id, ci_id=ci_id)
         with files_of(self.directory):
             descriptor = os.open(self.directory / "state/events", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -315,7 +329,8 @@ class Emulator:
         The form is in `usage.py`. Memory, utilisation, temperature and power of every client's answers follow it.
         Raises Refused BAD_USAGE with the line.
         """
-        records = usage.parse_usage(lines, read_node(self.directory).head.gpu_count)
+        models = read_models(self.directory)
+        records = usage.parse_usage(lines, [models[gpu.model] for gpu in read_node(self.directory).gpus])
         usage.feed(self.directory, records)
         return len(records)
 
@@ -402,6 +417,16 @@ class Emulator:
     def _busy(self, number: int, gpu: layout.Gpu) -> bool:
         names = [f"gpu{number}", *(f"gpu{number}-gi{gi.id}" for gi in gpu.gis[: gpu.gi_count])]
         return any(_is_locked(self.directory / "state/busy" / name) for name in names)
+
+    def _living(self, gpu: int, gi_id: int, ci_id: int) -> None:
+        self._gpu_number(gpu)
+        living = read_node(self.directory).gpus[gpu]
+        gis = [gi.id for gi in living.gis[: living.gi_count]]
+        cis = [ci.id for ci in living.cis[: living.ci_count] if ci.gi_id == gi_id]
+        for what, number, known in (("GPU", gi_id, gis), ("compute", ci_id, cis)):
+            if number not in (layout.NO_ID, *known):
+                listed = ", ".join(map(str, known)) or "none"
+                raise Refused("NO_SUCH_INSTANCE", f"GPU {gpu} has no such {what} instance {number}", f"it has {listed}")
 
     def _gpu_number(self, gpu: int) -> None:
         count = read_node(self.directory).head.gpu_count

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dynamig.errors import Refused
@@ -27,13 +27,15 @@ _LINE = re.compile(r"(?P<at>\d+(\.\d+)?)\s+gpu(?P<gpu>\d+)(@(?P<start>\d+))?(?P<
 _ABSOLUTE = ("used", "celsius", "milliwatt")
 """Keys that are not shares of 100."""
 
+_USED = layout.USAGE_KEYS.index("used")
 _LARGEST = 2**32 - 1
 
 
-def parse_usage(lines: Iterable[str], gpus: int) -> list[layout.UsageRecord]:
-    """Records with `at_us` from the beginning of the text, ordered by time.
+def parse_usage(lines: Iterable[str], gpus: Sequence[layout.Model]) -> list[layout.UsageRecord]:
+    """Records with `at_us` from the beginning of the text, ordered by time; `gpus`: the model of each GPU.
 
-    Raises: Refused BAD_USAGE, with the line's number, for what is not in the form above or names no GPU below `gpus`.
+    Raises: Refused BAD_USAGE, with the line's number, for what is not in the form above, a device that cannot exist,
+    or more memory than it can have.
     """
     records = [record for number, line in enumerate(lines, 1) for record in _records(line, number, gpus)]
     return sorted(records, key=lambda record: record.at_us)
@@ -51,20 +53,42 @@ def feed(directory: Path, records: Iterable[layout.UsageRecord]) -> None:
         replace(directory / "state" / "usage", bytes(content))
 
 
-def _records(line: str, number: int, gpus: int) -> Iterator[layout.UsageRecord]:
+def _records(line: str, number: int, gpus: Sequence[layout.Model]) -> Iterator[layout.UsageRecord]:
     text = line.split("#")[0].strip()
     if not text:
         return
     if not (match := _LINE.fullmatch(text)):
         raise _bad(number, f"{text!r} is not SECONDS DEVICE KEY=LEVEL ...", "such as: 0 gpu0@4 used=9000 gpu=80")
-    if int(match["gpu"]) >= gpus:
-        raise _bad(number, f"there is no gpu{match['gpu']}", f"gpu0 to gpu{gpus - 1}")
-    start = layout.NO_ID if match["start"] is None else int(match["start"])
+    if int(match["gpu"]) >= len(gpus):
+        raise _bad(number, f"there is no gpu{match['gpu']}", f"gpu0 to gpu{len(gpus) - 1}")
+    model = gpus[int(match["gpu"])]
+    start = layout.NO_ID if match["start"] is None else _start(int(match["start"]), model, number)
     record = layout.UsageRecord(at_us=round(float(match["at"]) * 1e6), gpu=int(match["gpu"]), start=start)
     for pair in match["levels"].split():
         key, level = pair.split("=")
         _set_level(record, key, int(level), number)
+    most = _memory_mib(model, start)
+    if record.level[_USED] > most:
+        raise _bad(number, f"used={record.level[_USED]} is more than fits there", f"at most {most} MiB")
     yield record
+
+
+def _start(start: int, model: layout.Model, number: int) -> int:
+    """The slice, if some GPU instance may start there."""
+    starts = 0
+    for profile in model.profiles[: model.profile_count]:
+        starts |= profile.starts
+    possible = [s for s in range(layout.MAX_SLICES) if starts >> s & 1]
+    if start not in possible:
+        raise _bad(number, f"no GPU instance starts at slice {start}", "one of " + ", ".join(map(str, possible)))
+    return start
+
+
+def _memory_mib(model: layout.Model, start: int) -> int:
+    """Of the GPU, or of the largest GPU instance that may start there."""
+    if start == layout.NO_ID:
+        return int(model.memory_mib)
+    return max(int(p.memory_mib) for p in model.profiles[: model.profile_count] if p.starts >> start & 1)
 
 
 def _set_level(record: layout.UsageRecord, key: str, level: int, number: int) -> None:
