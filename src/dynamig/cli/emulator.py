@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from enum import StrEnum
 from json import dumps
 from pathlib import Path
@@ -25,6 +26,7 @@ from dynamig.errors import Refused
 from dynamig.testing.emulator import (
     Emulator,
     NvmlReturn,
+    SeenFault,
     SeenGpu,
     SeenGpuInstance,
     SeenNode,
@@ -139,7 +141,7 @@ def models(
 
 @app.command("show", cls=NodeCommand)
 def show_node(directory: Dir, json: Json = False) -> None:
-    """GPUs and what lives on them."""
+    """GPUs and what lives on them, and the faults that were ordered."""
     node = Emulator(directory).show()
     show(node, _tree(node), as_json=json)
 
@@ -193,8 +195,7 @@ def fail(
 ) -> None:
     """CALL answers CODE."""
     parsed = NvmlReturn.parse(code)
-    Emulator(directory).fail(call, parsed, nth=nth, count=count, gpu=gpu, after=after)
-    _done(f"{call} will answer {parsed.name}", {"call": call, "code": int(parsed), "nth": nth, "count": count}, json)
+    _ordered(Emulator(directory).fail(call, parsed, nth=nth, count=count, gpu=gpu, after=after), json)
 
 
 @app.command(cls=NodeCommand)
@@ -209,10 +210,8 @@ def delay(
     json: Json = False,
 ) -> None:
     """CALL takes longer."""
-    Emulator(directory).delay(
-        call, parse_duration(duration), jitter=parse_duration(jitter), nth=nth, count=count, gpu=gpu
-    )
-    _done(f"{call} will take {duration} more", {"call": call, "delay": duration, "jitter": jitter}, json)
+    seconds, spread = parse_duration(duration), parse_duration(jitter)
+    _ordered(Emulator(directory).delay(call, seconds, jitter=spread, nth=nth, count=count, gpu=gpu), json)
 
 
 @app.command(cls=NodeCommand)
@@ -249,8 +248,7 @@ def hang(
     json: Json = False,
 ) -> None:
     """CALL does not return until `clear-faults`."""
-    Emulator(directory).hang(call, nth=nth, count=count, gpu=gpu)
-    _done(f"{call} will hang until clear-faults", {"call": call, "nth": nth, "count": count}, json)
+    _ordered(Emulator(directory).hang(call, nth=nth, count=count, gpu=gpu), json)
 
 
 @app.command("clear-faults", cls=NodeCommand)
@@ -371,6 +369,10 @@ def reboot(directory: Dir, json: Json = False) -> None:
 # ---- drawing
 
 
+def _ordered(fault: SeenFault, as_json: bool) -> None:
+    _done(str(fault), asdict(fault), as_json)
+
+
 def _done(text: str, value: dict[str, Any], as_json: bool) -> None:
     show(value, Text(text), as_json=as_json)
 
@@ -409,6 +411,8 @@ def _tree(node: SeenNode) -> Tree:
             leaf = branch.add(_gi_line(gi))
             for ci in gi.compute_instances:
                 leaf.add(Text(f"CI {ci.ci_id}  {ci.size} of compute slices from {ci.start}  {ci.mig_uuid}"))
+    for fault in node.faults:
+        root.add(Text(f"{fault}; {fault.seen} seen", "yellow"))
     return root
 
 

@@ -40,7 +40,7 @@ def test_the_directory_may_come_from_the_environment(node: Path) -> None:
     here = {"DYNAMIG_EMULATOR_DIR": str(node)}
     assert answer("show", **here)["directory"] == str(node)
     assert answer("fail", "nvmlInit_v2", "--code", "IN_USE", **here)["code"] == 19
-    assert answer("delay", "nvmlInit_v2", "800ms", "--jitter", "100ms", **here)["delay"] == "800ms"
+    assert answer("delay", "nvmlInit_v2", "800ms", "--jitter", "100ms", **here)["delay_us"] == 800_000
     assert answer("lose", 1, **here) == {"gpu": 1, "lost": True}
     assert answer("xid", 0, 79, **here)["xid"] == 79
     assert answer("reset", 0, **here) == {"gpu": 0}
@@ -92,6 +92,15 @@ def test_faults_are_ordered_as_asked_and_cleared(node: Path) -> None:
     )
     assert (second.kind, second.delay_us, second.jitter_us, second.count, second.gpu) == (2, 1_500_000, 200_000, 0, -1)
     assert (third.kind, third.count) == (3, 1)
+    shown = run("show", node, COLUMNS="200")
+    assert "fail nvmlDeviceCreate* INSUFFICIENT_RESOURCES: 2 calls from number 3 on, of GPU 1; 0 seen" in shown
+    assert "delay nvmlGpuInstanceDestroy by 1500000 us, up to 200000 us more: all calls from number 1 on" in shown
+    assert answer("show", node)["faults"][2] == {
+        "kind": "hang", "call": "nvmlInit_v2", "code": 0, "nth": 1, "count": 1, "seen": 0, "gpu": None,
+        "after": False, "delay_us": 0, "jitter_us": 0, "tail": False,
+    }  # fmt: skip
+    said = run("fail", node, "nvmlInit_v2", "--code", "IN_USE", "--gpu", 1, "--after", COLUMNS="200")
+    assert said == "fail nvmlInit_v2 IN_USE: 1 call from number 1 on, of GPU 1, after the work\n"
     run("clear-faults", node)
     assert read_faults(node) == []
 

@@ -131,6 +131,13 @@ def test_a_file_that_is_not_there_is_said_to_be_that(tmp_path: Path) -> None:
     assert refused.value.next_step == "name a file that can be read"
 
 
+def test_the_example_of_the_readme_is_a_complete_model(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[3] / "emulator/README.md").read_text()
+    (tmp_path / "g.yaml").write_text(readme.split("```yaml\n")[1].split("```")[0])
+    catalog = load_geometry(tmp_path / "g.yaml")
+    assert (set(catalog.models), catalog.incomplete) == ({"my-gpu-48gb"}, {})
+
+
 def test_a_missing_field_makes_the_model_incomplete(tmp_path: Path) -> None:
     catalog = load_geometry(changed(tmp_path, device_sms=None, profile2__sms=None, architecture="Feynman"))
     assert catalog.incomplete == {"a30-24gb": ("device_sms", "cuda_compute_capability", "2g.12gb.sms")}

@@ -10,7 +10,7 @@ from dynamig.testing.emulator.emulator import (
     SeenGpuInstance,
     SeenNode,
 )
-from dynamig.testing.emulator.faults import NvmlReturn, TracedCall, parse_duration
+from dynamig.testing.emulator.faults import NvmlReturn, SeenFault, TracedCall, parse_duration
 from dynamig.testing.emulator.geometry import Catalog, GpuModel, Profile, load_geometry, model_key
 from dynamig.testing.emulator.library import find_library
 
@@ -21,6 +21,7 @@ __all__ = [
     "NvmlReturn",
     "Profile",
     "SeenComputeInstance",
+    "SeenFault",
     "SeenGpu",
     "SeenGpuInstance",
     "SeenNode",

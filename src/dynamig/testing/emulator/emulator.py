@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from dynamig.errors import Conflict, Refused, Unavailable
 from dynamig.testing.emulator import faults, latency, layout, making, tree, usage
-from dynamig.testing.emulator.faults import NvmlReturn, TracedCall
+from dynamig.testing.emulator.faults import NvmlReturn, SeenFault, TracedCall
 from dynamig.testing.emulator.geometry import load_geometry
 from dynamig.testing.emulator.library import foreign_instance, known_call, switch_mig
 from dynamig.testing.emulator.node import Node, changing, files_of, read_models, read_node
@@ -77,6 +77,7 @@ class SeenNode:
     boot_id: str
     revision: int
     gpus: tuple[SeenGpu, ...]
+    faults: tuple[SeenFault, ...]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -147,6 +148,7 @@ class Emulator:
             boot_id=node.head.boot_id.decode(),
             revision=node.head.revision,
             gpus=tuple(_seen_gpu(i, gpu, models[gpu.model]) for i, gpu in enumerate(node.gpus)),
+            faults=tuple(map(faults.seen_fault, faults.read_faults(self.directory))),
         )
 
     def trace(self) -> list[TracedCall]:
@@ -195,7 +197,7 @@ class Emulator:
         count: int = 1,
         gpu: int | None = None,
         after: bool = False,
-    ) -> None:
+    ) -> SeenFault:
         """`call` answers `code` from its nth call on, `count` times; `count` 0: for ever.
 
         `call` is a symbol or a pattern such as `nvmlDeviceCreate*`. Calls of all processes are counted together, from
@@ -203,14 +205,14 @@ class Emulator:
         for other faults, if the library has no such symbol.
         """
         flags = layout.FAULT_AFTER if after else 0
-        self._order(call, layout.FAULT_FAIL, code=int(code), nth=nth, count=count, gpu=gpu, flags=flags)
+        return self._order(call, layout.FAULT_FAIL, code=int(code), nth=nth, count=count, gpu=gpu, flags=flags)
 
     def delay(
         self, call: str, seconds: float, *, jitter: float = 0.0, nth: int = 1, count: int = 0, gpu: int | None = None
-    ) -> None:
+    ) -> SeenFault:
         """`call` takes that much longer, plus an even share of `jitter`; no lock is held meanwhile."""
         us, spread = round(seconds * 1e6), round(jitter * 1e6)
-        self._order(call, layout.FAULT_DELAY, nth=nth, count=count, gpu=gpu, delay_us=us, jitter_us=spread)
+        return self._order(call, layout.FAULT_DELAY, nth=nth, count=count, gpu=gpu, delay_us=us, jitter_us=spread)
 
     def latencies(self, preset: str) -> None:
         """Calls take as long as on hardware, as far as that was published; see `latency.py`. `clear_faults` ends it.
@@ -222,14 +224,14 @@ class Emulator:
             fields = {"delay_us": us, "jitter_us": tail, "flags": layout.FAULT_TAIL, "count": 0}
             self._order(one.call, layout.FAULT_DELAY, nth=1, **fields)
 
-    def hang(self, call: str, *, nth: int = 1, count: int = 1, gpu: int | None = None) -> None:
+    def hang(self, call: str, *, nth: int = 1, count: int = 1, gpu: int | None = None) -> SeenFault:
         """`call` does not come back until the faults are cleared."""
-        self._order(call, layout.FAULT_HANG, nth=nth, count=count, gpu=gpu)
+        return self._order(call, layout.FAULT_HANG, nth=nth, count=count, gpu=gpu)
 
     def clear_faults(self) -> None:
         faults.clear_faults(self.directory)
 
-    def _order(self, call: str, kind: int, *, gpu: int | None = None, nth: int, **fields: int) -> None:
+    def _order(self, call: str, kind: int, *, gpu: int | None = None, nth: int, **fields: int) -> SeenFault:
         if not re.fullmatch(r"[\w*?\[\]]{1,95}", call):
             raise Refused("BAD_FAULT", f"{call!r} is not a call", "name a symbol of nvml.h or a pattern")
         if nth < 1:
@@ -241,6 +243,7 @@ class Emulator:
             self._gpu_number(gpu)
         fault = layout.Fault(call=call.encode(), kind=kind, gpu=-1 if gpu is None else gpu, nth=nth, **fields)
         faults.order_fault(self.directory, fault)
+        return faults.seen_fault(fault)
 
     # ---- events of the world
 

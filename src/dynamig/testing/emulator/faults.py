@@ -78,6 +78,61 @@ class TracedCall:
     us: int
 
 
+@dataclass(frozen=True, slots=True)
+class SeenFault:
+    """An ordered fault. `kind`: fail, delay or hang; `seen`: matching calls so far; times in microseconds.
+
+    `count` 0: all that follow; `gpu` None: any; `tail`: the jitter is the mean of an exponential tail.
+    """
+
+    kind: str
+    call: str
+    code: int
+    nth: int
+    count: int
+    seen: int
+    gpu: int | None
+    after: bool
+    delay_us: int
+    jitter_us: int
+    tail: bool
+
+    def __str__(self) -> str:
+        """`fail nvmlInit_v2 IN_USE: 2 calls from number 3 on, of GPU 1, after the work`."""
+        does = {"fail": self._answer(), "hang": "until clear-faults", "delay": self._times()}[self.kind]
+        which = "all calls" if self.count == 0 else f"{self.count} call" + "s" * (self.count > 1)
+        where = "" if self.gpu is None else f", of GPU {self.gpu}"
+        after = ", after the work" if self.after else ""
+        return f"{self.kind} {self.call} {does}: {which} from number {self.nth} on{where}{after}"
+
+    def _answer(self) -> str:
+        known = self.code in NvmlReturn._value2member_map_
+        return NvmlReturn(self.code).name if known else str(self.code)
+
+    def _times(self) -> str:
+        spread = f", {'a tail of mean' if self.tail else 'up to'} {self.jitter_us} us more" if self.jitter_us else ""
+        return f"by {self.delay_us} us{spread}"
+
+
+_KINDS = {layout.FAULT_FAIL: "fail", layout.FAULT_DELAY: "delay", layout.FAULT_HANG: "hang"}
+
+
+def seen_fault(fault: layout.Fault) -> SeenFault:
+    return SeenFault(
+        kind=_KINDS[fault.kind],
+        call=fault.call.decode(),
+        code=fault.code,
+        nth=fault.nth,
+        count=fault.count,
+        seen=fault.seen,
+        gpu=None if fault.gpu < 0 else fault.gpu,
+        after=bool(fault.flags & layout.FAULT_AFTER),
+        delay_us=fault.delay_us,
+        jitter_us=fault.jitter_us,
+        tail=bool(fault.flags & layout.FAULT_TAIL),
+    )
+
+
 _DURATION = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>us|ms|s)")
 _MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 COUNT, POSITIVE, TEXT, SWITCH = "a whole number from 0", "a whole number from 1", "a text", "true or false"
-PCI_ID, CAPABILITY = "a PCI id such as 0x2330", "a version such as 9.0"
+PCI_ID, CAPABILITY = "a PCI id such as 0x233010DE", "a version such as 9.0"
 
 _PATTERNS = {PCI_ID: re.compile(r"(0x)?[0-9a-fA-F]{1,8}"), CAPABILITY: re.compile(r"\d+\.\d+")}
 
