@@ -10,7 +10,7 @@ SLURM_LAB ?= .lab-slurm
 
 -include emulator/emulator.mk
 
-.PHONY: help demo test check lint unit property integration soak e2e slurm lab-up lab-down lab-status bench proto lock clean
+.PHONY: help demo test check lint unit property integration soak e2e slurm slurm-soak lab-up lab-down lab-status bench proto lock clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / && !seen[$$1]++ {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,15 +45,19 @@ SOAK := DYNAMIG_EMULATOR_OPERATIONS=1000000 DYNAMIG_EMULATOR_SETS=1000000 \
 e2e: venv emulator lab-up ## Pods and jobs in the lab, with faults
 	$(PYTEST) tests/e2e -v --durations=10 --timeout=420  # the kubelet retries after 80 s
 
-# DYNAMIG_SOAK=N puts the faults at the first N writes of each kind, one run of the story for each.
+SLURM_TESTS ?= not soak
 slurm: venv emulator ## Pods paid for in Slurm beside native jobs, in a lab of its own that ends with it
 	$(PYTHON) -m lab up --dir $(SLURM_LAB) --slurm-hooks deploy/slurm
-	DYNAMIG_SLURM_LAB_DIR=$(SLURM_LAB) $(PYTEST) tests/slurm -v --durations=5 --timeout=420
+	DYNAMIG_SLURM_LAB_DIR=$(SLURM_LAB) $(PYTEST) tests/slurm -m "$(SLURM_TESTS)" -v --durations=5 --timeout=420
 	$(PYTHON) -m lab down --dir $(SLURM_LAB)
 
 soak: venv emulator ## The emulator for about an hour: a million operations with kills, and under sanitizers
 	$(SOAK) $(PYTEST) tests/integration/emulator/test_every_set.py tests/integration/emulator/test_soak.py \
 	    tests/integration/emulator/test_sanitizers.py -v --durations=10
+
+# DYNAMIG_SOAK=N puts the faults at the first N writes of each kind, one run of the story for each.
+slurm-soak: SLURM_TESTS = soak
+slurm-soak: slurm ## The stories of faults that `make slurm` leaves out: long ones, and one that is known to go wrong
 
 lab-up: venv emulator ## Real etcd, Kubernetes and two nodes with emulated GPUs; continues where it stopped
 	$(PYTHON) -m lab up $(LAB_ARGS)

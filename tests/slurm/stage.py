@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dynamig.errors import Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.identity import JobIdentity, identity_of
@@ -26,14 +24,6 @@ LIVING = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 SLEEPS = "#!/bin/sh\nsleep 1000\n"
 PATIENCE = 60.0
 """Seconds for what a fault may have delayed by a client's patience (15 s) a few times over."""
-
-
-FORGOTTEN = pytest.mark.xfail(
-    reason="a native job that slurmctld forgot keeps its loan while the next one waits in its prolog; that prolog knows"
-    " jobs by ids, which are given out again, and overstays PrologTimeout, so that slurmd drains the node",
-    strict=False,
-)
-"""Known to go wrong after a crash of slurmctld that hits a native job; seen with slurmd 26.05.5."""
 
 
 @dataclass(frozen=True, slots=True)

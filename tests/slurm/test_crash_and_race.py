@@ -1,8 +1,10 @@
 """Answers get lost, late or doubled, and daemons are killed, while pods come and go: nothing is lost, leaked or shared.
 
 One story for all faults. While it is told, native jobs for whole nodes start in the gaps and look (`native.py`), and a
-witness looks for overlapping claims (`witness.py`). `DYNAMIG_SOAK=N` tells each story N times, the nth time with the
-faults at the nth write of each kind.
+witness looks for overlapping claims (`witness.py`). `make test` tells it with one fault of each kind, `make slurm-soak`
+with all of them; `DYNAMIG_SOAK=N` N times, the nth time with the faults at the nth write of each kind.
+
+A crash of slurmctld that hits native jobs is known to go wrong: see README, Limitations.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tests.e2e.cluster import Cluster
 from tests.slurm import faults
 from tests.slurm.faults import Fault
 from tests.slurm.proxied_bridge import Process
-from tests.slurm.stage import FORGOTTEN, Stage, staged
+from tests.slurm.stage import Stage, staged
 from tests.slurm.story import tell_the_story
 from tests.slurm.writes import KUBERNETES, SLURM, order
 
@@ -58,7 +60,9 @@ FAULTS: dict[str, tuple[Callable[[Stage], Fault], Sequence[str]]] = {
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("nth", ROUNDS)
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("drop", "kill-bridge-after") else pytest.mark.soak) for n in FAULTS]
+)
 def test_a_fault_of_writes(stage: Stage, name: str, nth: int) -> None:
     fault, writes = FAULTS[name]
     orders = {write: order(stage.proxies, write, fault(stage), nth=nth) for write in writes}
@@ -77,7 +81,7 @@ DAEMONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("nth", ROUNDS)
-@pytest.mark.parametrize("name", ["driver", pytest.param("slurmctld", marks=FORGOTTEN), "slurmd"])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "driver" else pytest.mark.soak) for n in DAEMONS])
 def test_kill_9_of_a_daemon_after_a_write(stage: Stage, name: str, nth: int) -> None:
     daemons, writes = DAEMONS[name]
     kill = faults.after(partial(kill_and_start, stage.lab, daemons))

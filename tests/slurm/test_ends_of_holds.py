@@ -15,7 +15,7 @@ from lab.lab import Lab
 from tests.e2e.cluster import Cluster, mig, until
 from tests.slurm import faults
 from tests.slurm.faults import Fault, Match
-from tests.slurm.stage import FORGOTTEN, PATIENCE, Stage, older_state, staged
+from tests.slurm.stage import PATIENCE, Stage, older_state, staged
 from tests.slurm.writes import SLURM
 
 pytestmark = pytest.mark.timeout(420)
@@ -71,7 +71,7 @@ def says(stage: Stage, pod: str, *words: str) -> None:
     assert all(word in message for word in words), message
 
 
-@FORGOTTEN
+@pytest.mark.soak
 def test_a_hold_that_slurmctld_forgot_is_held_again_or_its_pod_ends(stage: Stage) -> None:
     """slurmctld is killed and knows only what it knew before the hold was submitted, as after a crash right then."""
     with older_state(stage.lab) as crash_to_before:
@@ -97,7 +97,7 @@ def held_again_or_ended(stage: Stage, pod: str, attempt: int) -> None:
 AWAY: dict[str, Fault] = {"gone": faults.lose, "slow": faults.delay(20), "broken": faults.refuse}
 
 
-@pytest.mark.parametrize("how", AWAY)
+@pytest.mark.parametrize("how", [pytest.param(h, marks=pytest.mark.soak if h == "broken" else ()) for h in AWAY])
 def test_slurmrestd_is_away(stage: Stage, how: str) -> None:
     """C-66: nothing is ended or given back on missing information; then the backlog is worked off."""
     cluster = stage.cluster

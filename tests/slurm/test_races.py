@@ -91,6 +91,7 @@ def test_a_hold_that_slurmctld_brings_back_is_cancelled_again(stage: Stage) -> N
     stage.no_holds()
 
 
+@pytest.mark.soak
 def test_a_pod_that_slurm_refuses_is_in_nobodys_way(stage: Stage) -> None:
     """Slurm refuses the jobs of one pod for good, as for an account that is not there; it is older, so served first."""
     stage.proxies.slurm.order(Match("POST", "/job/submit$", "e2e/refused"), invalid_account, count=None)
@@ -110,6 +111,7 @@ def told_why(stage: Stage) -> None:
     assert "account" in str(stage.condition("refused")["message"])
 
 
+@pytest.mark.soak
 def test_a_node_whose_driver_is_dead_is_in_nobodys_way(stage: Stage) -> None:
     """What waits for one node's driver keeps no pod of another node from starting or ending."""
     stage.cluster.pod("first", mig(profile="1g.10gb"))
