@@ -15,58 +15,56 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int open_busy(const struct node *node, const struct gpu *gpu, uint32_t gi)
+static void busy_path(char path[PATH_SIZE], const struct node *node, const struct gpu *gpu, uint32_t gi)
 {
-    char path[PATH_SIZE];
     unsigned index = (unsigned)(gpu - node->gpus);
     if (gi == NO_ID)
         emulator_path(path, "state/busy/gpu%u", index);
     else
         emulator_path(path, "state/busy/gpu%u-gi%u", index, gi);
+}
+
+static int open_busy(const struct node *node, const struct gpu *gpu, uint32_t gi)
+{
+    char path[PATH_SIZE];
+    busy_path(path, node, gpu, gi);
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-bool gi_claim_idle(const struct node *node, const struct gpu *gpu, uint32_t gi, int *lock)
+bool gi_claim_idle(const struct node *node, const struct gpu *gpu, uint32_t gi, struct lock *lock)
 {
-    *lock = open_busy(node, gpu, gi);
-    if (*lock < 0)
+    char path[PATH_SIZE];
+    busy_path(path, node, gpu, gi);
+    if (!lock_open(lock, path, O_RDONLY))
         return errno == ENOENT; /* a file that is gone cannot be held */
-    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
+    if (lock_take(lock, false))
         return true;
-    idle_release(*lock);
+    lock_drop(lock);
     return false;
-}
-
-void idle_release(int lock)
-{
-    if (lock < 0)
-        return;
-    flock(lock, LOCK_UN);
-    close(lock);
 }
 
 /* Nobody holds the GPU as a whole. */
 bool gpu_idle(const struct node *node, const struct gpu *gpu)
 {
-    int lock;
+    struct lock lock = NO_LOCK;
     bool idle = gi_claim_idle(node, gpu, NO_ID, &lock);
-    if (idle)
-        idle_release(lock);
+    lock_drop(&lock);
     return idle;
 }
 
 /* ---- DYNAMIG_EMULATOR_HOLD=1: this process behaves like a CUDA program */
 
-static int held[MAX_SLICES];
-static int held_count;
+static int *held; /* a fork goes on holding, as it does a device file */
+static size_t held_count;
 
 static void hold(int fd)
 {
-    if (fd < 0)
-        return;
-    if (held_count < MAX_SLICES && flock(fd, LOCK_SH) == 0) /* exclusive holders look and let go */
+    int *more = fd < 0 ? NULL : realloc(held, (held_count + 1) * sizeof *held);
+    if (more != NULL)
+        held = more;
+    if (more != NULL && flock(fd, LOCK_SH) == 0) /* exclusive holders look and let go */
         held[held_count++] = fd;
-    else
+    else if (fd >= 0)
         close(fd);
 }
 
@@ -96,8 +94,13 @@ void hold_everything_visible(void)
 
 void hold_nothing(void)
 {
-    while (held_count > 0)
-        idle_release(held[--held_count]);
+    while (held_count > 0) {
+        int fd = held[--held_count];
+        flock(fd, LOCK_UN); /* also from copies that a fork made */
+        close(fd);
+    }
+    free(held);
+    held = NULL;
 }
 
 /* ---- nvmlDeviceGet*RunningProcesses */

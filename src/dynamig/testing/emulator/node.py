@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,12 +77,46 @@ def changing(directory: Path) -> Iterator[Node]:
 def locked(path: Path) -> Iterator[int]:
     """An exclusive flock on an existing file; the descriptor is open for reading and writing."""
     with files_of(path.parents[1]):
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = _open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
+        _close_lock(descriptor)
+
+
+_lock_descriptors: set[int] = set()
+_lock_descriptors_lock = threading.Lock()
+"""Guards the set: while a descriptor is opened or closed, and over a fork."""
+
+
+def _open_lock(path: Path) -> int:
+    with _lock_descriptors_lock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        _lock_descriptors.add(descriptor)
+    return descriptor
+
+
+def _close_lock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_UN)  # also of a copy that a child is about to close
+    with _lock_descriptors_lock:
+        _lock_descriptors.remove(descriptor)
         os.close(descriptor)
+
+
+def _forget_copies() -> None:
+    """In the child of a fork: a lock is the parent's and ends with the parent (emulator/src/lock.c)."""
+    for descriptor in _lock_descriptors:
+        os.close(descriptor)
+    _lock_descriptors.clear()
+    _lock_descriptors_lock.release()
+
+
+os.register_at_fork(
+    before=_lock_descriptors_lock.acquire,
+    after_in_parent=_lock_descriptors_lock.release,
+    after_in_child=_forget_copies,
+)
 
 
 def replace(path: Path, content: bytes) -> None:
