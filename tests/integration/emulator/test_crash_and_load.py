@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+import pytest
 
-from dynamig.testing.emulator import Emulator, SeenGpu
+from dynamig.testing.emulator import Emulator, SeenGpu, node
 from dynamig.testing.emulator.node import locked
 from tests.integration.emulator.clients import (
     IN_USE,
@@ -117,6 +118,10 @@ def check_tree(emulator: Emulator) -> None:
     caps = root / "proc/driver/nvidia/capabilities"
     assert {str(p.relative_to(caps)) for p in caps.glob("gpu*/**/access")} == expected
     assert {int(p.name.removeprefix("nvidia-cap")) for p in (root / "dev/nvidia-caps").iterdir()} == numbers
+    gpus = emulator.show().gpus
+    busy = {f"gpu{gpu.index}" for gpu in gpus}
+    busy |= {f"gpu{gpu.index}-gi{gi.gi_id}" for gpu in gpus for gi in gpu.gpu_instances}
+    assert {p.name for p in (root / "state/busy").iterdir()} == busy
 
 
 def test_kill_at_any_instant_leaves_a_whole_node(make: Make) -> None:
@@ -279,3 +284,36 @@ def test_the_last_holder_of_a_lock_may_die_with_it(make: Make, tmp_path: Path) -
         os.waitpid(pid, 0)
         os.close(descriptor)
         assert code_of(nvml.create, 19, 0, 1) == 0
+
+
+@pytest.mark.parametrize("operation", ["reset", "reboot", "remove_foreign"])
+def test_the_control_side_does_not_hide_what_a_dead_writer_left(make: Make, operation: str) -> None:
+    emulator = make("h100-80gb-sxm5:2", trace=False)
+    gi = emulator.foreign(1, "1g.10gb", 0)
+    access = emulator.directory / f"proc/driver/nvidia/capabilities/gpu1/mig/gi{gi}/ci0/access"
+    access.unlink()  # as a writer killed just before the commit that ends ci0
+    (emulator.directory / "dev/nvidia-caps/nvidia-cap200").touch()  # ... that makes an instance
+    (emulator.directory / "state/busy/gpu1-gi14").touch()
+    (emulator.directory / "state/tree.dirty").touch()
+    getattr(emulator, operation)(*([] if operation == "reboot" else [0]))
+    with open_nvml(emulator) as nvml:
+        pynvml.nvmlDeviceSetMigMode(nvml.gpu(0), 1)
+    check_tree(emulator)
+    assert not (emulator.directory / "state/tree.dirty").exists()
+
+
+def test_the_control_sides_own_mark_is_gone_before_it_lets_go_of_the_lock(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator = make(trace=False)
+    emulator.foreign(0, "1g.10gb", 0)
+    dirty: list[bool] = []
+    let_go = node._close_lock
+
+    def look_and_let_go(descriptor: int) -> None:
+        dirty.append((emulator.directory / "state/tree.dirty").exists())
+        let_go(descriptor)
+
+    monkeypatch.setattr(node, "_close_lock", look_and_let_go)
+    emulator.reset(0)
+    assert dirty == [False]

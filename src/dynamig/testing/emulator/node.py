@@ -17,6 +17,9 @@ from pathlib import Path
 from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import layout
 
+DIRTY = "state/tree.dirty"
+"""There while files beside NVML may differ from the state (emulator/src/tree.c)."""
+
 
 @dataclass(slots=True)
 class Node:
@@ -65,12 +68,18 @@ def read_models(directory: Path) -> list[layout.Model]:
 
 @contextmanager
 def changing(directory: Path) -> Iterator[Node]:
-    """The node as it is, under the lock; what the block makes of it is the node afterwards, unless it raises."""
+    """The node as it is, under the lock; what the block makes of it is the node afterwards, unless it raises.
+
+    A tree that an earlier writer left half changed stays marked so: the library's next change puts it right.
+    """
     with locked(directory / "state" / "lock"):
         node = read_node(directory)
+        already_dirty = (directory / DIRTY).exists()
         yield node
         node.head.revision += 1
         replace(directory / "state" / "node", node.dump())
+        if not already_dirty:
+            (directory / DIRTY).unlink(missing_ok=True)
 
 
 @contextmanager
