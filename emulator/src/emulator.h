@@ -188,7 +188,8 @@ struct call {
     nvmlReturn_t result;
     bool override; /* report `code` after the work is done */
     nvmlReturn_t code;
-    uint64_t started_us;
+    uint64_t started_us; /* since the epoch */
+    uint64_t begun_us;   /* by steady_us() */
     size_t used;
     char line[2048]; /* trace, built after the call */
 };
@@ -206,6 +207,7 @@ void trace_out_text(struct call *call, const char *name, const char *value);
 void trace_out_u32(struct call *call, const char *name, const unsigned int *value);
 void trace_placement(struct call *call, const char *name, const void *value);
 void trace_write(struct call *call);
-uint64_t now_us(void);
+uint64_t now_us(void);    /* since the epoch */
+uint64_t steady_us(void); /* for durations */
 
 #endif
