@@ -12,7 +12,7 @@ import pytest
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import Emulator
-from tests.integration.emulator.clients import IN_USE, LOST, Nvml, code_of, environment, open_nvml
+from tests.integration.emulator.clients import IN_USE, LOST, Nvml, code_of, environment, open_nvml, run_python
 from tests.integration.emulator.conftest import Make
 
 Client = tuple[Emulator, Nvml]
@@ -209,3 +209,44 @@ def test_types_that_are_not_supported_are_refused(nvml: Client) -> None:
     assert pynvml.nvmlDeviceGetSupportedEventTypes(client.gpu()) == 0x108
     events = pynvml.nvmlEventSetCreate()
     assert code_of(pynvml.nvmlDeviceRegisterEvents, client.gpu(), 0x1, events) == 3
+
+
+STEPPING_CLOCK = """
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    static int calls;
+    int done = syscall(SYS_clock_gettime, clock, now);
+    if (clock == CLOCK_REALTIME && ++calls % 2 == 0)
+        now->tv_sec += atol(getenv("STEP"));
+    return done;
+}
+"""
+
+WAIT = """
+import pynvml
+pynvml.nvmlInit()
+events = pynvml.nvmlEventSetCreate()
+pynvml.nvmlDeviceRegisterEvents(pynvml.nvmlDeviceGetHandleByIndex(0), 8, events)
+try:
+    pynvml.nvmlEventSetWait(events, 200)
+except pynvml.NVMLError as error:
+    print(error.value)
+"""
+
+
+@pytest.mark.parametrize("step", ["-3600", "3600"])
+def test_a_step_of_the_clock_changes_no_duration(make: Make, tmp_path: Path, step: str) -> None:
+    """Every second look at the clock is an hour off: a wait neither hangs nor ends at once, and the log stays right."""
+    (tmp_path / "clock.c").write_text(STEPPING_CLOCK)
+    library = tmp_path / "clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "clock.c")], check=True)
+    emulator = make()
+    assert run_python(emulator, WAIT, LD_PRELOAD=str(library), STEP=step).split() == ["10"]
+    took = {call.call: call.us for call in emulator.trace()}
+    assert took["nvmlEventSetWait_v2"] >= 200_000
+    assert all(us < 60_000_000 for us in took.values())
