@@ -44,6 +44,8 @@ def parse_node(data: bytes, path: Path) -> Node:
         what = f"layout {head.layout_version} instead of {layout.LAYOUT_VERSION}"
         raise Refused("NOT_A_NODE", f"{path} was made by another version: {what}", "remove it and init it anew")
     step = ctypes.sizeof(layout.Gpu)
+    if len(data) != size + head.gpu_count * step:
+        raise _not_a_node(path)
     gpus = [layout.Gpu.from_buffer_copy(data, size + i * step) for i in range(head.gpu_count)]
     return Node(head, gpus)
 
@@ -53,9 +55,11 @@ def parse_models(data: bytes, path: Path) -> list[layout.Model]:
     size = ctypes.sizeof(layout.ModelsHead)
     if len(data) < size or data[:8] != layout.MODELS_MAGIC:
         raise _not_a_node(path)
-    count = layout.ModelsHead.from_buffer_copy(data).count
+    head = layout.ModelsHead.from_buffer_copy(data)
     step = ctypes.sizeof(layout.Model)
-    return [layout.Model.from_buffer_copy(data, size + i * step) for i in range(count)]
+    if head.layout_version != layout.LAYOUT_VERSION or len(data) != size + head.count * step:
+        raise _not_a_node(path)
+    return [layout.Model.from_buffer_copy(data, size + i * step) for i in range(head.count)]
 
 
 def read_node(directory: Path) -> Node:
