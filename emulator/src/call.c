@@ -11,6 +11,14 @@ uint64_t now_us(void)
     return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
 }
 
+/* Since some moment: for durations, which a step of the clock must not change. */
+uint64_t steady_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
+}
+
 static bool starts_nvml(const char *name)
 {
     return strncmp(name, "nvmlInit", strlen("nvmlInit")) == 0;
@@ -21,6 +29,7 @@ bool call_refused(struct call *call, uint64_t handle)
 {
     struct handle decoded;
     call->started_us = now_us();
+    call->begun_us = steady_us();
     call->gpu = handle_decode(handle, &decoded) ? (int)decoded.gpu : -1;
     if (starts_nvml(call->name) ? !emulator_attach() : !emulator_running()) {
         call->result = starts_nvml(call->name) ? NVML_ERROR_DRIVER_NOT_LOADED : NVML_ERROR_UNINITIALIZED;

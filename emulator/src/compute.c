@@ -241,7 +241,7 @@ static nvmlReturn_t remove_compute_instance(struct edit *edit)
 nvmlReturn_t impl_nvmlComputeInstanceDestroy(nvmlComputeInstance_t computeInstance)
 {
     EDIT(edit);
-    int lock;
+    struct lock lock = NO_LOCK;
     nvmlReturn_t result = edit_open(&edit);
     if (result == NVML_SUCCESS)
         result = find_compute_instance(&edit.view, computeInstance);
@@ -252,7 +252,7 @@ nvmlReturn_t impl_nvmlComputeInstanceDestroy(nvmlComputeInstance_t computeInstan
     if (!gi_claim_idle(edit.node, edit.view.gpu, edit.view.ci->gi_id, &lock))
         return NVML_ERROR_IN_USE;
     result = remove_compute_instance(&edit);
-    idle_release(lock);
+    lock_drop(&lock);
     return result;
 }
 

@@ -31,6 +31,16 @@ const char *emulator_dev(void); /* DIR/dev on the host, /dev inside a container 
 const struct models_file *emulator_models(void);
 int emulator_path(char out[PATH_SIZE], const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* ---- lock.c: exclusive file locks that no fork keeps alive. Stays where it is while open: a list points to it. */
+struct lock {
+    int fd;
+    struct lock *next;
+};
+#define NO_LOCK { .fd = -1 }
+bool lock_open(struct lock *lock, const char *path, int flags);
+bool lock_take(struct lock *lock, bool wait);
+void lock_drop(struct lock *lock);
+
 /* ---- state.c */
 struct view {
     const struct node *node;
@@ -46,7 +56,7 @@ struct view {
 struct edit {
     struct view view; /* of the private copy */
     struct node *node;
-    int lock;
+    struct lock lock;
 };
 nvmlReturn_t view_open(struct view *view);
 void view_close(struct view *view);
@@ -55,7 +65,7 @@ nvmlReturn_t edit_commit(struct edit *edit);
 void edit_close(struct edit *edit);
 /* Declares one that closes itself, opened or not, wherever the function returns. */
 #define VIEW(name) __attribute__((cleanup(view_close))) struct view name = { 0 }
-#define EDIT(name) __attribute__((cleanup(edit_close))) struct edit name = { .lock = -1 }
+#define EDIT(name) __attribute__((cleanup(edit_close))) struct edit name = { .lock = NO_LOCK }
 
 static inline struct gpu *edit_gpu(struct edit *edit)
 {
@@ -131,9 +141,8 @@ void tree_settle(void);
 void tree_heal(const struct node *node);
 
 /* ---- processes.c: who is busy on an instance */
-bool gi_claim_idle(const struct node *node, const struct gpu *gpu, uint32_t gi, int *lock); /* false: somebody runs there */
+bool gi_claim_idle(const struct node *node, const struct gpu *gpu, uint32_t gi, struct lock *lock); /* false: somebody runs there */
 bool gpu_idle(const struct node *node, const struct gpu *gpu);
-void idle_release(int lock);
 void hold_everything_visible(void);
 void hold_nothing(void);
 
@@ -179,7 +188,8 @@ struct call {
     nvmlReturn_t result;
     bool override; /* report `code` after the work is done */
     nvmlReturn_t code;
-    uint64_t started_us;
+    uint64_t started_us; /* since the epoch */
+    uint64_t begun_us;   /* by steady_us() */
     size_t used;
     char line[2048]; /* trace, built after the call */
 };
@@ -197,6 +207,7 @@ void trace_out_text(struct call *call, const char *name, const char *value);
 void trace_out_u32(struct call *call, const char *name, const unsigned int *value);
 void trace_placement(struct call *call, const char *name, const void *value);
 void trace_write(struct call *call);
-uint64_t now_us(void);
+uint64_t now_us(void);    /* since the epoch */
+uint64_t steady_us(void); /* for durations */
 
 #endif

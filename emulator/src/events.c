@@ -158,13 +158,13 @@ nvmlReturn_t impl_nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data,
     struct event event;
     if (found == NULL || data == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    uint64_t deadline = now_us() + (uint64_t)timeoutms * 1000;
+    uint64_t deadline = steady_us() + (uint64_t)timeoutms * 1000;
     while (!next_event(found, &event)) {
         if (set_of(set) == NULL)
             return NVML_ERROR_INVALID_ARGUMENT; /* freed by another thread */
         if (has_lost_gpu(found))
             return NVML_ERROR_GPU_IS_LOST;
-        if (now_us() >= deadline)
+        if (steady_us() >= deadline)
             return NVML_ERROR_TIMEOUT;
         usleep(POLL_US);
     }

@@ -11,7 +11,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -80,13 +79,17 @@ static bool hits(const struct fault *fault, uint32_t number)
 static int struck(int fd, bool writable, const struct call *call, struct fault hit[MAX_FAULTS])
 {
     struct fault faults[MAX_FAULTS];
-    int count, strikes = 0;
-    flock(fd, LOCK_EX);
-    count = read_faults(fd, faults);
+    struct lock lock = NO_LOCK;
+    char path[PATH_SIZE];
+    int strikes = 0;
+    emulator_path(path, "state/faults");
+    if (lock_open(&lock, path, O_RDONLY))
+        lock_take(&lock, true);
+    int count = read_faults(fd, faults);
     for (int i = 0; i < count; i++)
         if (matches(&faults[i], call) && hits(&faults[i], count_call(fd, writable, i, &faults[i])))
             hit[strikes++] = faults[i];
-    flock(fd, LOCK_UN);
+    lock_drop(&lock);
     return strikes;
 }
 

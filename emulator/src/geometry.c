@@ -5,7 +5,8 @@
  * many of a kind as the profile with most of them lists, and that is why `+me`, with the one OFA, exists once. Where
  * a profile's own instance count needs more than that, the kind is not counted at all.
  *
- * A compute instance takes compute slices of its GPU instance in the same way, and multiprocessors.
+ * A compute instance takes compute slices of its GPU instance in the same way, and multiprocessors; no profile has more
+ * instances than its own count.
  */
 #include "emulator.h"
 
@@ -235,11 +236,21 @@ static uint32_t multiprocessors_free(const struct gi_profile *parent, const stru
     return used >= parent->multiprocessors ? 0 : parent->multiprocessors - used;
 }
 
+static uint32_t ci_count_left(const struct gi_profile *parent, const struct gpu *gpu, uint32_t gi_id,
+                              const struct ci_profile *profile)
+{
+    uint32_t live = 0;
+    for (uint32_t i = 0; i < gpu->ci_count; i++)
+        live += gpu->cis[i].gi_id == gi_id && &parent->ci_profiles[gpu->cis[i].profile] == profile;
+    return live >= profile->max_instances ? 0 : profile->max_instances - live;
+}
+
 bool ci_fits(const struct gi_profile *parent, const struct gpu *gpu, uint32_t gi_id, const struct ci_profile *profile,
              uint32_t start)
 {
     return (gi_slices_taken(parent, gpu, gi_id) & slices_mask(start, profile->slices)) == 0 &&
-           multiprocessors_free(parent, gpu, gi_id) >= profile->multiprocessors && gpu->ci_count < MAX_SLICES;
+           multiprocessors_free(parent, gpu, gi_id) >= profile->multiprocessors &&
+           ci_count_left(parent, gpu, gi_id, profile) > 0 && gpu->ci_count < MAX_SLICES;
 }
 
 uint32_t ci_capacity(const struct gi_profile *parent, const struct gpu *gpu, uint32_t gi_id,
@@ -248,7 +259,9 @@ uint32_t ci_capacity(const struct gi_profile *parent, const struct gpu *gpu, uin
     uint32_t by_slices = most_disjoint(profile->starts, profile->slices, gi_slices_taken(parent, gpu, gi_id));
     uint32_t by_sms = profile->multiprocessors ? multiprocessors_free(parent, gpu, gi_id) / profile->multiprocessors
                                                : by_slices;
-    return by_slices < by_sms ? by_slices : by_sms;
+    uint32_t room = by_slices < by_sms ? by_slices : by_sms;
+    uint32_t by_count = ci_count_left(parent, gpu, gi_id, profile);
+    return room < by_count ? room : by_count;
 }
 
 /* Smallest k with 2^k >= how many such instances the GPU holds side by side. Class k owns ids 2^k - 1 .. 2^(k+1) - 2:

@@ -120,7 +120,7 @@ static nvmlReturn_t remove_gpu_instance(struct edit *edit)
 nvmlReturn_t impl_nvmlGpuInstanceDestroy(nvmlGpuInstance_t gpuInstance)
 {
     EDIT(edit);
-    int lock;
+    struct lock lock = NO_LOCK;
     nvmlReturn_t result = edit_open(&edit);
     if (result == NVML_SUCCESS)
         result = find_gpu_instance(&edit.view, gpuInstance);
@@ -131,7 +131,7 @@ nvmlReturn_t impl_nvmlGpuInstanceDestroy(nvmlGpuInstance_t gpuInstance)
     if (has_compute_instances(&edit.view) || !gi_claim_idle(edit.node, edit.view.gpu, edit.view.gi->id, &lock))
         return NVML_ERROR_IN_USE;
     result = remove_gpu_instance(&edit);
-    idle_release(lock);
+    lock_drop(&lock);
     return result;
 }
 

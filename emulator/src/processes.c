@@ -2,7 +2,7 @@
  *
  * A shared lock needs no write access, so a container can take it, and it ends with its process, however that dies.
  * Destroying asks for the exclusive lock and never waits: no lock, IN_USE. Plain queries never take one.
- * Which process holds a lock is read from /proc/locks, by the file's inode.
+ * Which process holds a lock is read from /proc/locks, by the file's device and inode.
  */
 #include "emulator.h"
 
@@ -13,60 +13,60 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
-static int open_busy(const struct node *node, const struct gpu *gpu, uint32_t gi)
+static void busy_path(char path[PATH_SIZE], const struct node *node, const struct gpu *gpu, uint32_t gi)
 {
-    char path[PATH_SIZE];
     unsigned index = (unsigned)(gpu - node->gpus);
     if (gi == NO_ID)
         emulator_path(path, "state/busy/gpu%u", index);
     else
         emulator_path(path, "state/busy/gpu%u-gi%u", index, gi);
+}
+
+static int open_busy(const struct node *node, const struct gpu *gpu, uint32_t gi)
+{
+    char path[PATH_SIZE];
+    busy_path(path, node, gpu, gi);
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-bool gi_claim_idle(const struct node *node, const struct gpu *gpu, uint32_t gi, int *lock)
+bool gi_claim_idle(const struct node *node, const struct gpu *gpu, uint32_t gi, struct lock *lock)
 {
-    *lock = open_busy(node, gpu, gi);
-    if (*lock < 0)
+    char path[PATH_SIZE];
+    busy_path(path, node, gpu, gi);
+    if (!lock_open(lock, path, O_RDONLY))
         return errno == ENOENT; /* a file that is gone cannot be held */
-    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
+    if (lock_take(lock, false))
         return true;
-    idle_release(*lock);
+    lock_drop(lock);
     return false;
-}
-
-void idle_release(int lock)
-{
-    if (lock < 0)
-        return;
-    flock(lock, LOCK_UN);
-    close(lock);
 }
 
 /* Nobody holds the GPU as a whole. */
 bool gpu_idle(const struct node *node, const struct gpu *gpu)
 {
-    int lock;
+    struct lock lock = NO_LOCK;
     bool idle = gi_claim_idle(node, gpu, NO_ID, &lock);
-    if (idle)
-        idle_release(lock);
+    lock_drop(&lock);
     return idle;
 }
 
 /* ---- DYNAMIG_EMULATOR_HOLD=1: this process behaves like a CUDA program */
 
-static int held[MAX_SLICES];
-static int held_count;
+static int *held; /* a fork goes on holding, as it does a device file */
+static size_t held_count;
 
 static void hold(int fd)
 {
-    if (fd < 0)
-        return;
-    if (held_count < MAX_SLICES && flock(fd, LOCK_SH) == 0) /* exclusive holders look and let go */
+    int *more = fd < 0 ? NULL : realloc(held, (held_count + 1) * sizeof *held);
+    if (more != NULL)
+        held = more;
+    if (more != NULL && flock(fd, LOCK_SH) == 0) /* exclusive holders look and let go */
         held[held_count++] = fd;
-    else
+    else if (fd >= 0)
         close(fd);
 }
 
@@ -96,8 +96,13 @@ void hold_everything_visible(void)
 
 void hold_nothing(void)
 {
-    while (held_count > 0)
-        idle_release(held[--held_count]);
+    while (held_count > 0) {
+        int fd = held[--held_count];
+        flock(fd, LOCK_UN); /* also from copies that a fork made */
+        close(fd);
+    }
+    free(held);
+    held = NULL;
 }
 
 /* ---- nvmlDeviceGet*RunningProcesses */
@@ -121,7 +126,13 @@ static void share_memory(struct process_list *list, uint32_t first, uint64_t use
         list->out[i].usedGpuMemory = (unsigned long long)(used_mib << 20) / (list->count - first);
 }
 
-static void add_holders(struct process_list *list, unsigned long inode, uint32_t gi, uint32_t ci)
+/* A file as /proc/locks names it. */
+struct lock_file {
+    unsigned major, minor;
+    unsigned long inode;
+};
+
+static void add_holders(struct process_list *list, const struct lock_file *file, uint32_t gi, uint32_t ci)
 {
     char line[256];
     FILE *locks = fopen("/proc/locks", "re");
@@ -129,37 +140,70 @@ static void add_holders(struct process_list *list, unsigned long inode, uint32_t
         return;
     while (fgets(line, sizeof line, locks) != NULL) {
         unsigned pid;
-        unsigned long number;
-        if (sscanf(line, "%*u: FLOCK %*s READ %u %*x:%*x:%lu", &pid, &number) == 2 && number == inode && pid != 0)
+        struct lock_file of;
+        if (sscanf(line, "%*u: FLOCK %*s READ %u %x:%x:%lu", &pid, &of.major, &of.minor, &of.inode) == 4 && pid != 0 &&
+            of.inode == file->inode && of.major == file->major && of.minor == file->minor)
             add_process(list, pid, gi, ci);
     }
     fclose(locks);
 }
 
-static bool inode_of(const struct view *view, uint32_t gi, unsigned long *inode)
+/* The device of the file system, which on overlayfs and btrfs is not what stat says: proc_pid_mountinfo(5). */
+static bool device_of_mount(int mount, struct lock_file *file)
+{
+    char line[4096];
+    FILE *mounts = fopen("/proc/self/mountinfo", "re");
+    bool found = false;
+    while (mounts != NULL && !found && fgets(line, sizeof line, mounts) != NULL) {
+        int id;
+        found = sscanf(line, "%d %*d %u:%u", &id, &file->major, &file->minor) == 3 && id == mount;
+    }
+    if (mounts != NULL)
+        fclose(mounts);
+    return found;
+}
+
+/* From proc_pid_fdinfo(5), whose inode is the one that /proc/locks shows. */
+static bool identify(int fd, struct lock_file *file)
+{
+    char path[64], line[256];
+    struct stat status;
+    int mount = -1;
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    FILE *info = fopen(path, "re");
+    while (info != NULL && fgets(line, sizeof line, info) != NULL) {
+        sscanf(line, "mnt_id: %d", &mount);
+        found = sscanf(line, "ino: %lu", &file->inode) == 1 || found;
+    }
+    if (info != NULL)
+        fclose(info);
+    if (!found || device_of_mount(mount, file))
+        return found;
+    if (syscall(SYS_fstat, fd, &status) != 0) /* a chroot hides the mount; glibc's own fstat is of 2.33 */
+        return false;
+    file->major = major(status.st_dev);
+    file->minor = minor(status.st_dev);
+    return true;
+}
+
+static bool lock_file_of(const struct view *view, uint32_t gi, struct lock_file *file)
 {
     int fd = open_busy(view->node, view->gpu, gi);
     if (fd < 0)
         return false;
-    char link[64], target[PATH_SIZE];
-    snprintf(link, sizeof link, "/proc/self/fdinfo/%d", fd);
-    FILE *info = fopen(link, "re");
-    bool found = false;
-    while (info != NULL && !found && fgets(target, sizeof target, info) != NULL)
-        found = sscanf(target, "ino: %lu", inode) == 1;
-    if (info != NULL)
-        fclose(info);
+    bool found = identify(fd, file);
     close(fd);
     return found;
 }
 
 static void collect_one(const struct view *view, const struct gpu_instance *gi, uint32_t ci, struct process_list *list)
 {
-    unsigned long inode;
+    struct lock_file file;
     uint32_t first = list->count, id = gi ? gi->id : NO_ID;
-    if (!inode_of(view, id, &inode))
+    if (!lock_file_of(view, id, &file))
         return;
-    add_holders(list, inode, id, ci);
+    add_holders(list, &file, id, ci);
     share_memory(list, first, used_mib(view, gi));
 }
 

@@ -4,7 +4,7 @@
  * as long as somebody has it mapped. This also works when the directory is mounted read-only.
  *
  * Writing: flock on DIR/state/lock, copy the current picture, change the copy, write it to node.new, rename. A kill
- * at any instant leaves the old picture or the new one; the lock dies with the process. There is no fsync: a node
+ * at any instant leaves the old picture or the new one; the lock dies with the process (lock.c). There is no fsync: a node
  * that loses power is a node that rebooted.
  *
  * flock and not a mutex in shared memory: it works across containers with other C libraries and over process ids
@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -54,20 +53,11 @@ void view_close(struct view *view)
     view->mapped = false;
 }
 
-static int lock_node(void)
+static bool lock_node(struct lock *lock)
 {
     char path[PATH_SIZE];
     emulator_path(path, "state/lock");
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    while (flock(fd, LOCK_EX) != 0) {
-        if (errno != EINTR) {
-            close(fd);
-            return -1;
-        }
-    }
-    return fd;
+    return lock_open(lock, path, O_RDWR) && lock_take(lock, true);
 }
 
 static nvmlReturn_t copy_node(struct edit *edit)
@@ -87,9 +77,7 @@ static nvmlReturn_t copy_node(struct edit *edit)
 
 nvmlReturn_t edit_open(struct edit *edit)
 {
-    memset(edit, 0, sizeof *edit);
-    edit->lock = lock_node();
-    if (edit->lock < 0) /* a container has the state read-only; a user has no right to it */
+    if (!lock_node(&edit->lock)) /* a container has the state read-only; a user has no right to it */
         return errno == EROFS || errno == EACCES || errno == EPERM ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_UNKNOWN;
     nvmlReturn_t result = copy_node(edit);
     if (result == NVML_SUCCESS)
@@ -126,9 +114,6 @@ nvmlReturn_t edit_commit(struct edit *edit)
 
 void edit_close(struct edit *edit)
 {
-    if (edit->lock >= 0) {
-        flock(edit->lock, LOCK_UN); /* also frees it from copies that a fork made */
-        close(edit->lock);
-    }
+    lock_drop(&edit->lock);
     free(edit->node);
 }

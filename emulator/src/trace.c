@@ -137,7 +137,7 @@ void trace_write(struct call *call)
     int size = snprintf(line, sizeof line,
                         "{\"t\":%llu.%06llu,\"pid\":%d,\"call\":\"%s\",\"args\":{%.*s},\"result\":%u,\"us\":%llu}\n",
                         (unsigned long long)(t / 1000000), (unsigned long long)(t % 1000000), (int)getpid(), call->name,
-                        (int)call->used, call->line, (unsigned)call->result, (unsigned long long)(now_us() - t));
+                        (int)call->used, call->line, (unsigned)call->result, (unsigned long long)(steady_us() - call->begun_us));
     ssize_t written = write(fd, line, (size_t)size);
     (void)written;
     close(fd);

@@ -119,7 +119,7 @@ void tree_close_instance(const struct node *node, const struct gpu *gpu, uint32_
 
 static void replace_text(const char *path, const char *from, const char *to)
 {
-    char text[4096], out[4096 + 64];
+    char text[4096], out[4096 + 64], next[PATH_SIZE + 8];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return;
@@ -130,15 +130,18 @@ static void replace_text(const char *path, const char *from, const char *to)
     if (at == NULL)
         return;
     int length = snprintf(out, sizeof out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-    fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    snprintf(next, sizeof next, "%s.new", path); /* a kill leaves the old text or the new one */
+    fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0)
         return;
-    ssize_t written = write(fd, out, (size_t)length);
-    (void)written;
+    bool whole = write(fd, out, (size_t)length) == length && fchmod(fd, 0644) == 0;
     close(fd);
+    if (whole)
+        rename(next, path);
 }
 
-/* After a renumbering: the GPU's own node, its capability directory and its information file. */
+/* After a renumbering: the GPU's own node, its capability directory and, last, its information file: as long as that
+ * tells the old minor, this is to be done again, and each step may have been done. */
 void tree_move_gpu(const struct node *node, const struct gpu *gpu, uint32_t old_minor)
 {
     char from[PATH_SIZE], to[PATH_SIZE], old_line[64], new_line[64], bus[16];
@@ -250,20 +253,46 @@ static bool minor_taken(const struct node *node, uint32_t minor)
     return false;
 }
 
-/* A GPU without its node was renumbered by a writer that died: its files are under a minor that is nobody's now. */
+/* The minor that the GPU's information file tells; false if it tells none. */
+static bool told_minor(const struct gpu *gpu, unsigned *minor)
+{
+    char path[PATH_SIZE], bus[16], line[256];
+    bus_id_sysfs(gpu, bus);
+    emulator_path(path, "proc/driver/nvidia/gpus/%s/information", bus);
+    FILE *information = fopen(path, "re");
+    bool found = false;
+    while (information != NULL && !found && fgets(line, sizeof line, information) != NULL)
+        found = sscanf(line, "Device Minor: %u", minor) == 1;
+    if (information != NULL)
+        fclose(information);
+    return found;
+}
+
+/* A writer that died while it renumbered the GPU has left files under a minor that is nobody's now. */
 static void heal_minor(const struct node *node, const struct gpu *gpu)
 {
-    char path[PATH_SIZE];
-    emulator_path(path, "dev/nvidia%u", gpu->minor);
-    if (access(path, F_OK) == 0)
+    unsigned old;
+    if (told_minor(gpu, &old) && old != gpu->minor && !minor_taken(node, old))
+        tree_move_gpu(node, gpu, old);
+}
+
+/* Lock files of instances that are gone: a writer died between its commit and its last step. */
+static void remove_dead_busy(const struct node *node)
+{
+    char path[PATH_SIZE + 280], directory[PATH_SIZE];
+    emulator_path(directory, "state/busy");
+    DIR *listing = opendir(directory);
+    if (listing == NULL)
         return;
-    for (uint32_t old = 0; old <= node->gpu_count; old++) {
-        emulator_path(path, "proc/driver/nvidia/capabilities/gpu%u", old);
-        if (!minor_taken(node, old) && access(path, F_OK) == 0) {
-            tree_move_gpu(node, gpu, old);
-            return;
-        }
+    for (struct dirent *entry; (entry = readdir(listing)) != NULL;) {
+        unsigned gpu, gi;
+        if (sscanf(entry->d_name, "gpu%u-gi%u", &gpu, &gi) != 2 ||
+            (gpu < node->gpu_count && gi_by_id(&node->gpus[gpu], gi) != NULL))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        unlink(path);
     }
+    closedir(listing);
 }
 
 void tree_heal(const struct node *node)
@@ -278,5 +307,6 @@ void tree_heal(const struct node *node)
         add_missing(node, &node->gpus[g]);
     }
     remove_dead_nodes(node);
+    remove_dead_busy(node);
     tree_settle();
 }

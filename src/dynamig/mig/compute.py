@@ -63,11 +63,12 @@ class Cuts:
         return next(one for one in self.profiles if one.id == wanted)
 
     def fits(self, live: Iterable[CiPartition], new: CiPartition) -> bool:
-        """No compute slice twice, and no more multiprocessors than the GPU instance has."""
+        """No compute slice twice, no more multiprocessors than the GPU instance has, no profile more than its count."""
         live = tuple(live)
+        alike = sum(one.profile == new.profile for one in live)
         taken = sum(self.profile(one.profile).multiprocessors for one in (*live, new))
         apart = not any(new.placement.overlaps(one.placement) for one in live)
-        return apart and taken <= self.multiprocessors
+        return apart and taken <= self.multiprocessors and alike < self.profile(new.profile).max_instances
 
     def remaining(self, live: Iterable[CiPartition], profile: CiProfileId) -> int:
         """As nvmlGpuInstanceGetComputeInstanceRemainingCapacity counts: how many more of one profile."""

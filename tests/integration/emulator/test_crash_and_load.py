@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import random
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -14,9 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+import pytest
 
-from dynamig.testing.emulator import Emulator, SeenGpu
-from tests.integration.emulator.clients import IN_USE, INVALID_ARGUMENT, NO_ROOM, NOT_FOUND, Nvml, code_of, open_nvml
+from dynamig.testing.emulator import Emulator, SeenGpu, node
+from dynamig.testing.emulator.node import locked
+from tests.integration.emulator.clients import (
+    IN_USE,
+    INVALID_ARGUMENT,
+    NO_ROOM,
+    NOT_FOUND,
+    Nvml,
+    code_of,
+    open_nvml,
+)
 from tests.integration.emulator.conftest import Make
 
 ROUNDS = 250
@@ -106,6 +118,10 @@ def check_tree(emulator: Emulator) -> None:
     caps = root / "proc/driver/nvidia/capabilities"
     assert {str(p.relative_to(caps)) for p in caps.glob("gpu*/**/access")} == expected
     assert {int(p.name.removeprefix("nvidia-cap")) for p in (root / "dev/nvidia-caps").iterdir()} == numbers
+    gpus = emulator.show().gpus
+    busy = {f"gpu{gpu.index}" for gpu in gpus}
+    busy |= {f"gpu{gpu.index}-gi{gi.gi_id}" for gpu in gpus for gi in gpu.gpu_instances}
+    assert {p.name for p in (root / "state/busy").iterdir()} == busy
 
 
 def test_kill_at_any_instant_leaves_a_whole_node(make: Make) -> None:
@@ -171,6 +187,85 @@ def test_four_processes_never_take_from_each_other(make: Make) -> None:
     check_tree(emulator)
 
 
+def fork_in_the_middle_of_a_change(emulator: Emulator, nvml: Nvml, child: int) -> None:
+    """A thread stops inside a change, with the lock: nobody reads the events. This one forks a sleeper and dies."""
+    before = emulator.show().revision
+    threading.Thread(target=nvml.create, args=(19, 0, 1), daemon=True).start()
+    while emulator.show().revision == before:
+        time.sleep(0.001)
+    if pid := os.fork():
+        os.write(child, pid.to_bytes(4, "little"))
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+def test_a_fork_does_not_keep_the_lock_of_a_dead_writer(make: Make) -> None:
+    emulator = make(trace=False)
+    events = emulator.directory / "state/events"
+    events.unlink()
+    os.mkfifo(events)
+    reading, writing = os.pipe()
+    with open_nvml(emulator) as nvml:
+        pid, descriptor = forked(partial(fork_in_the_middle_of_a_change, emulator, nvml, writing))
+        os.waitpid(pid, 0)
+    child = int.from_bytes(os.read(reading, 4), "little")
+    for end in (reading, writing, descriptor):
+        os.close(end)
+    events.unlink()
+    events.touch()
+    try:
+        wait_for_lock(emulator.directory / "state/lock")
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def wait_for_lock(path: Path) -> None:
+    """Fails if nobody lets go of it."""
+    deadline = time.monotonic() + 30
+    with path.open() as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                assert time.monotonic() < deadline, f"{path} stays locked"
+                time.sleep(0.01)
+
+
+def open_files(pid: int) -> set[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    return {os.readlink(one) for one in folder.iterdir() if os.path.lexists(one)}
+
+
+def test_a_fork_does_not_keep_the_control_sides_lock(make: Make) -> None:
+    emulator = make(trace=False)
+    taken, release = threading.Event(), threading.Event()
+
+    def hold_the_lock() -> None:
+        with locked(emulator.directory / "state/lock"):
+            taken.set()
+            release.wait(60)
+
+    holder = threading.Thread(target=hold_the_lock)
+    holder.start()
+    assert taken.wait(60)
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    try:
+        lock = str(emulator.directory / "state/lock")
+        assert lock in open_files(os.getpid())
+        deadline = time.monotonic() + 60
+        while lock in open_files(child):
+            assert time.monotonic() < deadline, "the child keeps its copy"
+            time.sleep(0.01)
+    finally:
+        release.set()
+        holder.join()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_the_last_holder_of_a_lock_may_die_with_it(make: Make, tmp_path: Path) -> None:
     emulator = make()
     script = tmp_path / "locked"
@@ -189,3 +284,36 @@ def test_the_last_holder_of_a_lock_may_die_with_it(make: Make, tmp_path: Path) -
         os.waitpid(pid, 0)
         os.close(descriptor)
         assert code_of(nvml.create, 19, 0, 1) == 0
+
+
+@pytest.mark.parametrize("operation", ["reset", "reboot", "remove_foreign"])
+def test_the_control_side_does_not_hide_what_a_dead_writer_left(make: Make, operation: str) -> None:
+    emulator = make("h100-80gb-sxm5:2", trace=False)
+    gi = emulator.foreign(1, "1g.10gb", 0)
+    access = emulator.directory / f"proc/driver/nvidia/capabilities/gpu1/mig/gi{gi}/ci0/access"
+    access.unlink()  # as a writer killed just before the commit that ends ci0
+    (emulator.directory / "dev/nvidia-caps/nvidia-cap200").touch()  # ... that makes an instance
+    (emulator.directory / "state/busy/gpu1-gi14").touch()
+    (emulator.directory / "state/tree.dirty").touch()
+    getattr(emulator, operation)(*([] if operation == "reboot" else [0]))
+    with open_nvml(emulator) as nvml:
+        pynvml.nvmlDeviceSetMigMode(nvml.gpu(0), 1)
+    check_tree(emulator)
+    assert not (emulator.directory / "state/tree.dirty").exists()
+
+
+def test_the_control_sides_own_mark_is_gone_before_it_lets_go_of_the_lock(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator = make(trace=False)
+    emulator.foreign(0, "1g.10gb", 0)
+    dirty: list[bool] = []
+    let_go = node._close_lock
+
+    def look_and_let_go(descriptor: int) -> None:
+        dirty.append((emulator.directory / "state/tree.dirty").exists())
+        let_go(descriptor)
+
+    monkeypatch.setattr(node, "_close_lock", look_and_let_go)
+    emulator.reset(0)
+    assert dirty == [False]

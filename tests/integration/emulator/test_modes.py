@@ -1,5 +1,7 @@
 """MIG mode, reset and reboot on Ampere and Hopper (C-12), renumbering, a node in a passthrough VM."""
 
+from pathlib import Path
+
 import pynvml
 import pytest
 
@@ -137,20 +139,33 @@ def test_a_switch_may_renumber_the_gpu(make: Make) -> None:
     assert minors == ["2", "0"]
 
 
-def test_a_renumbering_that_died_half_way_is_put_right_and_no_other_gpu_is_touched(make: Make) -> None:
+def undo_renumbering(root: Path, steps_done: int) -> None:
+    """Of the four steps from minor 1 to 2 (tree.c), only the first ones were done when the writer was killed."""
+    caps = root / "proc/driver/nvidia/capabilities"
+    information = root / "proc/driver/nvidia/gpus/0000:0f:00.0/information"
+    information.write_text(information.read_text().replace("Device Minor: \t 2", "Device Minor: \t 1"))
+    if steps_done < 3:
+        (caps / "gpu2").rename(caps / "gpu1")
+    if steps_done < 2:
+        (root / "dev/nvidia1").touch()
+    if steps_done < 1:
+        (root / "dev/nvidia2").unlink()
+    (root / "state/tree.dirty").touch()
+
+
+@pytest.mark.parametrize("steps_done", range(4))
+def test_a_renumbering_that_died_half_way_is_put_right(make: Make, steps_done: int) -> None:
     emulator = make("h100-80gb-sxm5:2", mig=False, renumber=True)
     root = emulator.directory
     with open_nvml(emulator) as nvml:
         pynvml.nvmlDeviceSetMigMode(nvml.gpu(1), 1)  # minors 0 and 2
-        (root / "dev/nvidia2").rename(root / "dev/nvidia1")
-        caps = root / "proc/driver/nvidia/capabilities"
-        (caps / "gpu2").rename(caps / "gpu1")
-        (root / "state/tree.dirty").touch()
-        assert pynvml.nvmlDeviceGetCount() == 1
-        pynvml.nvmlDeviceSetPersistenceMode(nvml.gpu(0), 1)
+        undo_renumbering(root, steps_done)
+        pynvml.nvmlDeviceSetMigMode(nvml.gpu(0), 0)  # any writer; this one changes nothing
         assert [pynvml.nvmlDeviceGetMinorNumber(nvml.gpu(g)) for g in (0, 1)] == [0, 2]
     assert sorted(p.name for p in (root / "dev").glob("nvidia[0-9]")) == ["nvidia0", "nvidia2"]
-    assert {p.name for p in caps.iterdir()} == {"gpu0", "gpu2", "mig"}
+    assert {p.name for p in (root / "proc/driver/nvidia/capabilities").iterdir()} == {"gpu0", "gpu2", "mig"}
+    minors = [f.read_text().split("Device Minor: \t ")[1][0] for f in sorted(root.glob("proc/driver/nvidia/gpus/*/*"))]
+    assert minors == ["0", "2"]
 
 
 def test_a_lost_gpu_answers_so_and_can_come_back(make: Make) -> None:

@@ -5,13 +5,14 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pynvml
 import pytest
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import Emulator
-from tests.integration.emulator.clients import IN_USE, LOST, Nvml, code_of, environment, open_nvml
+from tests.integration.emulator.clients import IN_USE, LOST, Nvml, code_of, environment, open_nvml, run_python
 from tests.integration.emulator.conftest import Make
 
 Client = tuple[Emulator, Nvml]
@@ -66,6 +67,70 @@ def test_a_client_that_behaves_like_cuda_holds_what_it_sees_until_it_dies(make: 
         program.kill()
         program.communicate()
         assert code_of(pynvml.nvmlComputeInstanceDestroy, ci) == 0
+
+
+def test_a_client_holds_every_instance_it_sees_on_however_many_gpus(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:10")
+    script = "import pynvml, sys; pynvml.nvmlInit(); print('on', flush=True); sys.stdin.read()"
+    with open_nvml(emulator) as nvml:
+        filled = [nvml.fill(nvml.create(19, start, 1, gpu)) for gpu in range(10) for start in range(7)]
+        program = subprocess.Popen(
+            [sys.executable, "-c", script],
+            env=environment(emulator, DYNAMIG_EMULATOR_HOLD="1"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"on\n"
+        answers = [code_of(pynvml.nvmlComputeInstanceDestroy, ci) for ci in filled]
+        program.communicate(b"")
+        assert answers == [IN_USE] * 70
+
+
+TWO_NODES_WITH_EQUAL_INODES = """
+set -eu
+cd "$TMPDIR"
+for node in held free; do
+    mkdir $node
+    mount -t tmpfs none $node
+done
+exec "$@"
+"""
+
+WHO_RUNS = """
+import os, sys
+from pathlib import Path
+from dynamig.testing.emulator import Emulator
+from tests.integration.emulator.clients import open_nvml
+import pynvml
+held, free = (Emulator(Path(name) / "node") for name in ("held", "free"))
+for node in (held, free):
+    node.init("h100-80gb-sxm5")
+    node.foreign(0, "1g.10gb", 0)
+inodes = [{f.name: f.stat().st_ino for f in (n.directory / "state/busy").iterdir()} for n in (held, free)]
+assert inodes[0] == inodes[1], inodes
+with held.hold(0, held.show().gpus[0].gpu_instances[0].gi_id):
+    for node in (held, free):
+        with open_nvml(node) as nvml:
+            print([p.pid == os.getpid() for p in pynvml.nvmlDeviceGetComputeRunningProcesses(nvml.gpu())])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: two file systems, mounted")
+def test_a_program_on_another_node_is_not_listed_though_its_file_has_the_same_number(
+    make: Make, tmp_path: Path
+) -> None:
+    command = ["unshare", "-m", "--propagation", "private", "sh", "-c", TWO_NODES_WITH_EQUAL_INODES, "sh"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", WHO_RUNS],
+        env=environment(make(), TMPDIR=str(tmp_path), PYTHONPATH=os.pathsep.join([os.getcwd(), *sys.path[1:]])),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["[True]", "[]"]
 
 
 def test_too_small_a_list_says_how_many_there_are(nvml: Client) -> None:
@@ -144,3 +209,44 @@ def test_types_that_are_not_supported_are_refused(nvml: Client) -> None:
     assert pynvml.nvmlDeviceGetSupportedEventTypes(client.gpu()) == 0x108
     events = pynvml.nvmlEventSetCreate()
     assert code_of(pynvml.nvmlDeviceRegisterEvents, client.gpu(), 0x1, events) == 3
+
+
+STEPPING_CLOCK = """
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    static int calls;
+    int done = syscall(SYS_clock_gettime, clock, now);
+    if (clock == CLOCK_REALTIME && ++calls % 2 == 0)
+        now->tv_sec += atol(getenv("STEP"));
+    return done;
+}
+"""
+
+WAIT = """
+import pynvml
+pynvml.nvmlInit()
+events = pynvml.nvmlEventSetCreate()
+pynvml.nvmlDeviceRegisterEvents(pynvml.nvmlDeviceGetHandleByIndex(0), 8, events)
+try:
+    pynvml.nvmlEventSetWait(events, 200)
+except pynvml.NVMLError as error:
+    print(error.value)
+"""
+
+
+@pytest.mark.parametrize("step", ["-3600", "3600"])
+def test_a_step_of_the_clock_changes_no_duration(make: Make, tmp_path: Path, step: str) -> None:
+    """Every second look at the clock is an hour off: a wait neither hangs nor ends at once, and the log stays right."""
+    (tmp_path / "clock.c").write_text(STEPPING_CLOCK)
+    library = tmp_path / "clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "clock.c")], check=True)
+    emulator = make()
+    assert run_python(emulator, WAIT, LD_PRELOAD=str(library), STEP=step).split() == ["10"]
+    took = {call.call: call.us for call in emulator.trace()}
+    assert took["nvmlEventSetWait_v2"] >= 200_000
+    assert all(us < 60_000_000 for us in took.values())

@@ -7,7 +7,7 @@ import pynvml
 import yaml
 
 from dynamig.testing.emulator import load_geometry
-from tests.integration.emulator.clients import Nvml, open_nvml
+from tests.integration.emulator.clients import NO_ROOM, Nvml, code_of, open_nvml
 from tests.integration.emulator.conftest import Make
 
 
@@ -111,6 +111,21 @@ def test_a_stated_way_to_cut_an_instance_replaces_the_rule(make: Make, tmp_path:
         gi = nvml.create_anywhere(0)
         starts = [pynvml.nvmlComputeInstanceGetInfo(nvml.fill(gi, 12)).placement.start for _ in range(2)]
         assert starts == [1, 5]
+
+
+def test_no_more_compute_instances_than_the_profile_counts(make: Make, tmp_path: Path) -> None:
+    stated = [
+        {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 10, "max_instances": 1, "starts": [0, 1]},
+        {"nvml_profile": 1, "id": 1, "compute_slices": 2, "sms": 20, "max_instances": 1, "starts": [0]},
+    ]
+    two = profile("2g.8gb", 0, 2, [0], 2, constant=1, compute_profiles=stated)
+    with open_nvml(make("x2", geometry=write(tmp_path / "g.yaml", entry("X2", 2, [two])))) as nvml:
+        gi = nvml.create_anywhere(0)
+        left = pynvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity
+        assert left(gi, 0) == 1
+        nvml.fill(gi, 0)
+        assert left(gi, 0) == 0
+        assert code_of(nvml.fill, gi, 0) == NO_ROOM
 
 
 def test_models_of_a_file_do_not_mix_with_the_shipped_ones(tmp_path: Path) -> None:

@@ -86,6 +86,13 @@ def changed(tmp_path: Path, **fields: object) -> Path:
         ({"profile1__gi_profile_id": 14}, "profile id 14 appears twice"),
         ({"profile1__name": "1g.6gb"}, "profile name 1g.6gb appears twice"),
         ({"profile0__placements": {"starts": [0, 4], "size": 1}}, "1g.6gb: placement 4:1 leaves the GPU"),
+        ({"profile0__placements": {"starts": [0, 1, 1], "size": 1}}, "1g.6gb: a placement is listed twice"),
+        ({"profile0__compute_profiles": [
+            {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 1, "starts": [0, 7]}
+        ]}, "1g.6gb: compute profile 0: placement 7:1 leaves the GPU instance"),
+        ({"profile0__compute_profiles": [
+            {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 1, "starts": [0, 0]}
+        ]}, "1g.6gb: compute profile 0: a placement is listed twice"),
         ({"total_memory_slices": 65}, "slices must be 1..64"),
         ({"profile0__compute_profiles": [
             {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 3, "max_instances": 1, "starts": [0]}

@@ -1,5 +1,6 @@
 """A node's directory as init leaves it, and as reboot and faults change it; no library needed."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,18 @@ def test_what_is_not_a_node_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state/node").write_bytes(b"something else" * 100)
     with pytest.raises(Refused, match="NOT_A_NODE"):
         Emulator(tmp_path).show()
+
+
+@pytest.mark.parametrize("name", ["node", "models"])
+@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b[:100], lambda b: b"", lambda b: b + b"x",
+                                    lambda b: b[:8] + b"c" + b[9:]])  # fmt: skip
+def test_a_truncated_or_strange_file_is_refused(
+    emulator: Emulator, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    path = emulator.directory / "state" / name
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(Refused, match="NOT_A_NODE"):
+        emulator.show()
 
 
 @pytest.mark.parametrize(

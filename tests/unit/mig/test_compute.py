@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dynamig.errors import Refused
-from dynamig.mig import CiPartition, CiProfileId, GiProfileId, Placement, cuts, possible_ids
+from dynamig.mig import CiPartition, CiProfileId, Cuts, GiProfileId, Placement, cuts, possible_ids
 from tests.unit.mig.models import A30, H100, RTX_PRO_6000, recorded_by_key
 
 A100 = recorded_by_key()["a100-40gb"]
@@ -55,3 +57,13 @@ def test_ids_tell_the_share_of_the_gpu() -> None:
     assert possible_ids(H100, TWO) == possible_ids(H100, TWICE) == (3, 4, 5, 6)
     assert possible_ids(H100, ONE) == tuple(range(7, 15))
     assert possible_ids(A30, GiProfileId(14)) == possible_ids(RTX_PRO_6000, GiProfileId(14)) == (3, 4, 5, 6)
+
+
+def test_no_more_of_one_profile_than_its_count() -> None:
+    """A profile with room and multiprocessors for two, that NVML counts once."""
+    two = cuts(A30, GiProfileId(5))
+    one = two.profile(CiProfileId(0))
+    assert two.remaining([], one.id) == 2
+    counted = Cuts(two.multiprocessors, (replace(one, max_instances=1),))
+    assert counted.remaining([], one.id) == 1
+    assert not counted.fits([at(0, 0)], at(0, 1))

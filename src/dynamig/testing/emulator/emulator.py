@@ -21,7 +21,7 @@ from dynamig.testing.emulator import faults, latency, layout, making, tree, usag
 from dynamig.testing.emulator.faults import NvmlReturn, SeenFault, TracedCall
 from dynamig.testing.emulator.geometry import load_geometry
 from dynamig.testing.emulator.library import foreign_instance, known_call, switch_mig
-from dynamig.testing.emulator.node import Node, changing, files_of, read_models, read_node
+from dynamig.testing.emulator.node import DIRTY, Node, changing, files_of, read_models, read_node
 
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
 _LARGEST_XID = 999  # NVIDIA's catalogue of XIDs has three digits at most
@@ -278,7 +278,6 @@ class Emulator:
                 if _is_locked(self.directory / "state/busy" / f"gpu{gpu}-gi{number}"):
                     raise Unavailable("IN_USE", f"GPU instance {number} of GPU {gpu} is held by a program", "end it")
             self._end(node, gpu, ended)
-        self._settled()
         return tuple(ended)
 
     def set_mig(self, gpu: int, on: bool) -> None:
@@ -357,7 +356,6 @@ class Emulator:
                 raise Unavailable("IN_USE", f"GPU {gpu} is held by a program", "end it, or reboot the node")
             self._end_instances(node, gpu)
             node.gpus[gpu].mig_current = node.gpus[gpu].mig_pending
-        self._settled()
 
     def reboot(self) -> SeenNode:
         """A new boot: instances gone everywhere, MIG mode as after `reload_driver`, lost GPUs back."""
@@ -367,7 +365,6 @@ class Emulator:
                 gpu.lost = 0
             node.head.boot_id = tree.new_boot_id().encode()
             tree.write_boot_id(self.directory / "proc", node.head.boot_id.decode())
-        self._settled()
         return self.show()
 
     def reload_driver(self) -> SeenNode:
@@ -381,7 +378,6 @@ class Emulator:
                 if self._busy(number, gpu):
                     raise Unavailable("IN_USE", f"GPU {number} is held by a program", "end it, or reboot the node")
             self._driver_starts(node)
-        self._settled()
         return self.show()
 
     def _driver_starts(self, node: Node) -> None:
@@ -402,7 +398,7 @@ class Emulator:
 
         Killed in between, tree.dirty stays, and the next writer makes the files follow the state (tree.c).
         """
-        (self.directory / "state/tree.dirty").touch()
+        (self.directory / DIRTY).touch()
         gpu = node.gpus[number]
         for capability in _capabilities(node.head, gpu, ended):
             (self.directory / f"dev/nvidia-caps/nvidia-cap{capability}").unlink(missing_ok=True)
@@ -413,9 +409,6 @@ class Emulator:
 
     def _capabilities_of(self, gpu: layout.Gpu) -> Path:
         return self.directory / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig"
-
-    def _settled(self) -> None:
-        (self.directory / "state/tree.dirty").unlink(missing_ok=True)
 
     def _busy(self, number: int, gpu: layout.Gpu) -> bool:
         names = [f"gpu{number}", *(f"gpu{number}-gi{gi.id}" for gi in gpu.gis[: gpu.gi_count])]

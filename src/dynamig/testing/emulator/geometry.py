@@ -300,6 +300,7 @@ def _check(path: Path, model: GpuModel) -> None:
             for s in _outside(p, model)
         ),
         *(f"{p.name}: no compute profile fills it" for p in model.profiles if not _fillable(p)),
+        *(problem for p in model.profiles for problem in _wrong_starts(p)),
     ]
     if not 1 <= model.memory_slices <= MAX_SLICES or not 1 <= model.compute_slices <= MAX_SLICES:
         problems.append(f"slices must be 1..{MAX_SLICES}")
@@ -320,6 +321,19 @@ def _duplicates(model: GpuModel) -> Iterator[str]:
 
 def _outside(profile: Profile, model: GpuModel) -> Iterator[int]:
     yield from (s for s in profile.starts if s < 0 or s + profile.memory_slices > model.memory_slices)
+
+
+def _wrong_starts(profile: Profile) -> Iterator[str]:
+    """A start that is listed twice, or from which a compute instance would leave its GPU instance."""
+    if len(set(profile.starts)) < len(profile.starts):
+        yield f"{profile.name}: a placement is listed twice"
+    for inside in profile.compute_profiles:
+        where = f"{profile.name}: compute profile {inside.id}"
+        if len(set(inside.starts)) < len(inside.starts):
+            yield f"{where}: a placement is listed twice"
+        for start in inside.starts:
+            if start < 0 or start + inside.compute_slices > profile.compute_slices:
+                yield f"{where}: placement {start}:{inside.compute_slices} leaves the GPU instance"
 
 
 def _fillable(profile: Profile) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from pathlib import Path
 
 from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import layout
+
+DIRTY = "state/tree.dirty"
+"""There while files beside NVML may differ from the state (emulator/src/tree.c)."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,8 @@ def parse_node(data: bytes, path: Path) -> Node:
         what = f"layout {head.layout_version} instead of {layout.LAYOUT_VERSION}"
         raise Refused("NOT_A_NODE", f"{path} was made by another version: {what}", "remove it and init it anew")
     step = ctypes.sizeof(layout.Gpu)
+    if len(data) != size + head.gpu_count * step:
+        raise _not_a_node(path)
     gpus = [layout.Gpu.from_buffer_copy(data, size + i * step) for i in range(head.gpu_count)]
     return Node(head, gpus)
 
@@ -49,9 +55,11 @@ def parse_models(data: bytes, path: Path) -> list[layout.Model]:
     size = ctypes.sizeof(layout.ModelsHead)
     if len(data) < size or data[:8] != layout.MODELS_MAGIC:
         raise _not_a_node(path)
-    count = layout.ModelsHead.from_buffer_copy(data).count
+    head = layout.ModelsHead.from_buffer_copy(data)
     step = ctypes.sizeof(layout.Model)
-    return [layout.Model.from_buffer_copy(data, size + i * step) for i in range(count)]
+    if head.layout_version != layout.LAYOUT_VERSION or len(data) != size + head.count * step:
+        raise _not_a_node(path)
+    return [layout.Model.from_buffer_copy(data, size + i * step) for i in range(head.count)]
 
 
 def read_node(directory: Path) -> Node:
@@ -64,24 +72,64 @@ def read_models(directory: Path) -> list[layout.Model]:
 
 @contextmanager
 def changing(directory: Path) -> Iterator[Node]:
-    """The node as it is, under the lock; what the block makes of it is the node afterwards, unless it raises."""
+    """The node as it is, under the lock; what the block makes of it is the node afterwards, unless it raises.
+
+    A tree that an earlier writer left half changed stays marked so: the library's next change puts it right.
+    """
     with locked(directory / "state" / "lock"):
         node = read_node(directory)
+        already_dirty = (directory / DIRTY).exists()
         yield node
         node.head.revision += 1
         replace(directory / "state" / "node", node.dump())
+        if not already_dirty:
+            (directory / DIRTY).unlink(missing_ok=True)
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
     """An exclusive flock on an existing file; the descriptor is open for reading and writing."""
     with files_of(path.parents[1]):
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = _open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
+        _close_lock(descriptor)
+
+
+_lock_descriptors: set[int] = set()
+_lock_descriptors_lock = threading.Lock()
+"""Guards the set: while a descriptor is opened or closed, and over a fork."""
+
+
+def _open_lock(path: Path) -> int:
+    with _lock_descriptors_lock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        _lock_descriptors.add(descriptor)
+    return descriptor
+
+
+def _close_lock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_UN)  # also of a copy that a child is about to close
+    with _lock_descriptors_lock:
+        _lock_descriptors.remove(descriptor)
         os.close(descriptor)
+
+
+def _forget_copies() -> None:
+    """In the child of a fork: a lock is the parent's and ends with the parent (emulator/src/lock.c)."""
+    for descriptor in _lock_descriptors:
+        os.close(descriptor)
+    _lock_descriptors.clear()
+    _lock_descriptors_lock.release()
+
+
+os.register_at_fork(
+    before=_lock_descriptors_lock.acquire,
+    after_in_parent=_lock_descriptors_lock.release,
+    after_in_child=_forget_copies,
+)
 
 
 def replace(path: Path, content: bytes) -> None:
