@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dynamig.bridge.actions import Action
 from dynamig.errors import DynamigError
+from dynamig.protocol.pauses import pause_after
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
@@ -54,7 +55,8 @@ class Failures:
         """Whether it is news: a first failure, or one of another kind."""
         before = self._known.get(_key(subject, action))
         count = 1 if before is None else before.count + 1
-        self._known[_key(subject, action)] = Failure(count, error, self._clock() + pause(count))
+        until = self._clock() + pause_after(count, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        self._known[_key(subject, action)] = Failure(count, error, until)
         return before is None or before.error.code != error.code
 
     def succeeded(self, subject: str, action: Action) -> Failure | None:
@@ -70,11 +72,6 @@ class Failures:
         """How many are held up now."""
         now = self._clock()
         return len({subject for (subject, _), failure in self._known.items() if now < failure.until})
-
-
-def pause(count: int) -> float:
-    """Seconds after that many failures in a row."""
-    return float(min(FIRST_PAUSE * 2 ** min(count - 1, 16), LONGEST_PAUSE))
 
 
 def _key(subject: str, action: Action) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import structlog
 from dynamig.bridge.errands import LeadLost
 from dynamig.bridge.health import Health, LookFailed, Trouble
 from dynamig.errors import InvariantBroken
+from dynamig.protocol.pauses import pause_after
 
 log = structlog.get_logger(__name__)
 
@@ -131,4 +132,4 @@ class Turns:
         since = self._wall() if before is None or self._is_news(where, code) else before.since
         self.health = replace(self.health, trouble=Trouble(where, code, what, since))
         self._failures += 1
-        return min(FIRST_PAUSE * 2.0 ** (self._failures - 1), LONGEST_PAUSE)
+        return pause_after(self._failures, first=FIRST_PAUSE, longest=LONGEST_PAUSE)

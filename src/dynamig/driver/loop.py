@@ -8,10 +8,11 @@ from collections.abc import Callable
 import structlog
 
 from dynamig.errors import DynamigError
+from dynamig.protocol.pauses import pause_after
 
 log = structlog.get_logger(__name__)
 
-LONGEST_PAUSE = 30.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 
 class Loop:
@@ -51,7 +52,7 @@ class Loop:
                 pause, failures = self._act(), 0
             except DynamigError as error:
                 failures += 1
-                pause = min(0.25 * 2**failures, LONGEST_PAUSE)
+                pause = pause_after(failures, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
                 log.warning("loop_failed", loop=self._name, code=error.code, error=str(error), again_in=pause)
             except BaseException:
                 log.exception("loop_bug", loop=self._name)

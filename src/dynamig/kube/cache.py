@@ -16,11 +16,12 @@ from lightkube import Client
 
 from dynamig.errors import DynamigError
 from dynamig.kube.client import plain, translated
+from dynamig.protocol.pauses import pause_after
 
 log = structlog.get_logger(__name__)
 
 WATCH_SECONDS = 240
-LONGEST_PAUSE = 10.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.4, 10.0
 
 Objects = Mapping[tuple[str, str], Mapping[str, Any]]
 
@@ -85,7 +86,7 @@ class WatchedObjects:
                 log.exception("watch_bug", kind=self._resource.__name__)
             self._synced.clear()
             failures = 1 if time.monotonic() - begun > LONGEST_PAUSE else failures + 1
-            self._stopping.wait(min(0.2 * 2**failures, LONGEST_PAUSE))
+            self._stopping.wait(pause_after(failures, first=FIRST_PAUSE, longest=LONGEST_PAUSE))
 
     def _follow(self) -> None:
         with translated(f"watching {self._resource.__name__}"):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
 
 from dynamig.bridge.actions import Action, Submit
 from dynamig.bridge.errands import GIVEN_UP_AFTER, LeadLost
-from dynamig.bridge.failures import LONGEST_PAUSE, pause
+from dynamig.bridge.failures import FIRST_PAUSE, LONGEST_PAUSE
 from dynamig.bridge.health import LookFailed
 from dynamig.bridge.news import passive
 from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
+from dynamig.protocol.pauses import pause_after
 from dynamig.protocol.slurm_jobs import JobState, SlurmNodeName
 from dynamig.testing.fake_slurm import FakeSlurm
 from tests.unit.bridge.stage import Stage, wants
@@ -176,5 +178,6 @@ def test_given_up_is_a_look_that_failed() -> None:
 
 
 def test_pauses_grow_and_end() -> None:
+    pause = partial(pause_after, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
     assert [pause(n) for n in (1, 2, 3, 4)] == [1, 2, 4, 8]
     assert pause(1000) == LONGEST_PAUSE
