@@ -67,7 +67,9 @@ class ExternalJobs:
         return [slurm_node(info) for info in self._client.nodes()]
 
     def started(self) -> float:
-        return float(self._client.controller().boot)
+        """Of the controller whose jobs were told last; it is asked only if none were."""
+        with self._lock:
+            return float(self._boot or self._client.controller().boot)
 
     def write_extra(self, node: SlurmNodeName, key: str, value: Any) -> None:
         self._client.write_extra(node, key, value)
