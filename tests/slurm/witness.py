@@ -53,7 +53,7 @@ class Witness:
             except DynamigError:
                 continue  # one look less
             self.looks += 1
-            self._overlaps.update(overlaps((c for c in claims if names.VERIFIED in c.annotations), self._devices))
+            self._overlaps.update(overlaps((c for c in claims if c.verified), self._devices))
 
 
 def devices(client: Client) -> Mapping[tuple[str, str], frozenset[Slice]]:

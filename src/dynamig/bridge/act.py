@@ -31,7 +31,7 @@ from dynamig.bridge.world import Footprints
 from dynamig.errors import Conflict, Refused
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
-from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice, hold_note
+from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice, noted_devices
 from dynamig.protocol.identity import JobIdentity, Purpose, Role
 from dynamig.protocol.ports import SetObjects
 from dynamig.protocol.seen import Found
@@ -98,8 +98,7 @@ class Hands:
 
     def _note(self, of: ClaimSet, attempt: Attempt) -> None:
         for claim in of.claims:
-            devices = () if claim.note is None else claim.note.devices
-            self._objects.note(claim.view, {names.HOLD: HoldNote(devices, attempt).to_json()})
+            self._objects.note(claim.view, {names.HOLD: HoldNote(claim.noted, attempt).to_json()})
 
     def _submit(self, action: Submit) -> None:
         """A job that is refused is the user's trouble, told on the pod; it is asked for again after a while."""
@@ -236,10 +235,8 @@ def _allocation(results: list[dict[str, Any]], node: str, now: float) -> dict[st
 
 def _held_devices(claim: ClaimView, driver: str) -> set[tuple[str, str]]:
     """(pool, device) pairs that a claim has, allocated or still noted."""
-    note = hold_note(claim)
-    return {(d.pool, d.device) for d in claim.devices_of(driver)} | {
-        (d.pool, d.device) for d in (note.devices if note else ())
-    }
+    has = {(d.pool, d.device) for d in claim.devices_of(driver)}
+    return has | {(d.pool, d.device) for d in noted_devices(claim)}
 
 
 def _may_share(a: tuple[str, str], b: tuple[str, str], footprints: Footprints) -> bool:
@@ -251,6 +248,6 @@ def _may_share(a: tuple[str, str], b: tuple[str, str], footprints: Footprints) -
 
 def _comes_first(rival: ClaimView, mine: list[ClaimView]) -> bool:
     """Verified, reserved or not ours to judge: it stays. Between two unverified the smaller UID stays."""
-    if names.VERIFIED in rival.annotations or rival.reserved_for or not rival.held:
+    if rival.verified or rival.reserved_for or not rival.held:
         return True
     return rival.ref.uid < min(c.ref.uid for c in mine)

@@ -155,8 +155,8 @@ def _held_by_pool(claims: Mapping[str, SetClaim], driver: str) -> Taken:
     taken: dict[str, list[tuple[str, DeviceId]]] = {}
     for uid, claim in claims.items():
         devices = {DeviceId(d.driver, d.pool, d.device) for d in claim.view.allocated if not d.admin_access}
-        if claim.view.held and claim.note is not None:
-            devices |= {DeviceId(driver, d.pool, d.device) for d in claim.note.devices}
+        if claim.view.held:
+            devices |= {DeviceId(driver, d.pool, d.device) for d in claim.noted}
         for device in devices:
             taken.setdefault(device.pool, []).append((uid, device))
     return taken

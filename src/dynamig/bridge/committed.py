@@ -15,7 +15,7 @@ from dynamig.bridge.plan import NoPlan, Plan, plan_again
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
 from dynamig.protocol.device_status import outcomes
-from dynamig.protocol.hold_note import Attempt, HoldNote
+from dynamig.protocol.hold_note import Attempt
 from dynamig.protocol.slurm_jobs import TOP_PRIORITY, Ending, Job
 
 PATIENCE_PREPARE = 600.0
@@ -54,18 +54,17 @@ def _pays_here(of: ClaimSet, job: Job, world: World) -> bool | None:
     node = world.node_of(job.node)
     if node is None:
         return None
-    note = _note(of)
-    if note is None or not note.devices:
+    if of.gpu is None:
         return all(c.view.held_by_node in (node.name, None) for c in (*of.claims, *of.leans_on))
     if job.gpu is None or job.gpu.index is None or not node.map:
         return None
-    enough = note.attempt is None or job.gpu.shards >= note.attempt.shards
+    enough = of.attempt is None or job.gpu.shards >= of.attempt.shards
     same_node = all(c.view.held_by_node == node.name for c in of.claims)
-    return enough and same_node and node.map.get(job.gpu.index) == note.devices[0].gpu
+    return enough and same_node and node.map.get(job.gpu.index) == of.gpu
 
 
 def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
-    attempt = _attempt(of)
+    attempt = of.attempt
     if attempt is not None and (attempt.job != job.key or attempt.bare_since is not None):
         shards = attempt.shards if job.gpu is None else job.gpu.shards
         known = replace(attempt, number=job.identity.attempt, job=job.key, bare_since=None, shards=shards)
@@ -137,7 +136,7 @@ def _meant(ended: Job) -> tuple[str, str] | None:
 
 def _hold_again(of: ClaimSet, ended: Job | None, world: World) -> tuple[Action, ...]:
     """Nobody meant it: slurmctld lost the job, or the node failed. The clock runs while the node takes jobs."""
-    attempt, node = _attempt(of), world.nodes.get(_home(of) or "")
+    attempt, node = of.attempt, world.nodes.get(_home(of) or "")
     slurm = None if node is None else world.slurm_nodes.get(node.slurm)
     if node is None or slurm is None or not slurm.usable:
         told = Tell(of, "HoldLost", f"its Slurm job is gone, and node {_home(of)} does not take jobs now")
@@ -157,13 +156,12 @@ def _hold_again(of: ClaimSet, ended: Job | None, world: World) -> tuple[Action, 
 
 def _ask_again(of: ClaimSet, attempt: Attempt, ended: Job | None, node: NodeView, world: World) -> tuple[Action, ...]:
     """A new attempt for a job that is over or lost; then a hold of the same GPU, above everything that waits."""
-    note = _note(of)
-    if note is None or not note.devices:
+    if of.gpu is None:
         return (Tell(of, "HoldLost", "its Slurm job is gone, and the claim does not say which GPU it is on"),)
     last = max(attempt.number if attempt.job is not None else 0, _last(ended))
     if last >= attempt.number:
         return (Note(of, replace(attempt, number=last + 1, job=None)),)
-    planned = plan_again(of, world, note.devices[0].gpu, node, attempt.shards)
+    planned = plan_again(of, world, of.gpu, node, attempt.shards)
     if isinstance(planned, NoPlan):
         return (Tell(of, "HoldLost", f"its Slurm job is gone: {planned.why}"),)
     return (Submit(of, replace(attempt, priority=TOP_PRIORITY), planned),)
@@ -181,7 +179,7 @@ def _last(ended: Job | None) -> int:
 
 def _held_again(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     """A new hold of a bare set that waits in Slurm."""
-    attempt = _attempt(of)
+    attempt = of.attempt
     if attempt is not None and attempt.bare_since is not None and world.now - attempt.bare_since > PATIENCE_BARE:
         return (*end_pods(of, "HoldLost", f"Slurm job {job.key.job_id}, which is to pay for this pod, does not start"),)
     return (Tell(of, "HoldLost", f"Slurm job {job.key.job_id}, which is to pay for it again, waits: {job.reason}"),)
@@ -196,11 +194,3 @@ def _since(of: ClaimSet, attempt: Attempt | None, when: float | None) -> tuple[A
 
 def end_pods(of: ClaimSet, reason: str, message: str) -> tuple[Action, ...]:
     return tuple(EndPod(pod, reason, message) for pod in of.pods if not pod.deleting)
-
-
-def _note(of: ClaimSet) -> HoldNote | None:
-    return of.claims[0].note if of.claims else None
-
-
-def _attempt(of: ClaimSet) -> Attempt | None:
-    return of.claims[0].attempt if of.claims else None

@@ -197,7 +197,7 @@ def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> 
         return (Tell(of, payment.reason, payment.why),)
     if wait := _not_yet(of):
         return wait
-    noted = of.claims[0].attempt if of.claims else None
+    noted = of.attempt
     attempt = _next_attempt(of, noted, ended)
     if (why := _scancelled(noted, ended)) is not None:
         return committed.end_pods(of, "SlurmJobCancelled", why)
@@ -214,10 +214,10 @@ def _not_yet(of: ClaimSet) -> tuple[Action, ...]:
     """Hand-made claims that the pod leans on come first; and what an earlier use of one left must be gone: it may have
     been prepared, and is not committed again before its node has let go of it (P3)."""
     for claim in of.leans_on:
-        if not claim.view.allocated or names.VERIFIED not in claim.view.annotations:
+        if not claim.view.allocated or not claim.view.verified:
             return (Tell(of, "WaitingForClaims", f"claim {claim.view.ref.name} has no device yet"),)
     for claim in of.claims:
-        used = claim.made_for is None and claim.view.held and claim.note is not None and bool(claim.note.devices)
+        used = claim.made_for is None and claim.view.held and bool(claim.noted)
         if used or claim.view.released or claim.view.deleting:
             told = Tell(of, "WaitingForClaims", f"claim {claim.view.ref.name} is still being let go by its node")
             return (told, *([] if claim.view.released or claim.view.deleting else [Release(claim)]))
@@ -280,12 +280,11 @@ def _instead(
 ) -> tuple[Action, ...]:
     """Another attempt takes the job's place, and its place in the queue: noted first, so that what ends the job can
     never look like somebody's scancel."""
-    noted = of.claims[0].attempt if of.claims else None
     following = Attempt(
         of.uid,
         job.identity.attempt + 1,
         priority=None if job.priority is None else job.priority + 1,
-        excluded=(*(noted.excluded if noted is not None else ()), *not_on),
+        excluded=(*(of.attempt.excluded if of.attempt is not None else ()), *not_on),
     )
     return (Note(of, following), Cancel(job, why, wrong_pick))
 
@@ -320,7 +319,7 @@ def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
 
 def _commit(of: ClaimSet, job: Job, node: NodeView, choice: Choice, world: World) -> tuple[Action, ...]:
     """At most COMMITS times to one job, ever more slowly (P7): kube-scheduler may have cleared the allocation."""
-    noted = of.claims[0].attempt or Attempt(of.uid, job.identity.attempt)
+    noted = of.attempt or Attempt(of.uid, job.identity.attempt)
     if noted.committed is not None and world.now - noted.committed < BACK_OFF ** (noted.commits - 1):
         return ()
     if noted.commits >= COMMITS:
@@ -356,8 +355,8 @@ def _ending(of: ClaimSet, world: World) -> tuple[Action, ...]:
 def _is_nowhere(claim: SetClaim, world: World) -> bool:
     """Whether nothing of the claim can be on any hardware: it never had a device, its node is powered off, or its node
     was never asked to prepare it, and says so long after the last prepare that could have begun."""
-    note, node = claim.note, world.nodes.get(claim.view.held_by_node or "")
-    if (note is None or not note.devices) and not claim.view.allocated:
+    node = world.nodes.get(claim.view.held_by_node or "")
+    if not claim.noted and not claim.view.allocated:
         return True
     if node is None or node.gone:
         return node is not None

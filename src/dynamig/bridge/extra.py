@@ -36,8 +36,7 @@ def _value(here: Sequence[SetClaim], node: NodeView, world: World) -> Mapping[st
 
 
 def _entry(claim: SetClaim, device: AllocatedDevice, node: NodeView, world: World) -> dict[str, Any]:
-    note = claim.note
-    gpu = None if note is None else next((d.gpu for d in note.devices if d.device == device.device), None)
+    gpu = next((d.gpu for d in claim.noted if d.device == device.device), None)
     made = (
         o
         for o in outcomes(claim.view, world.driver)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from dynamig.bridge.needs import LEAST, Needs
 from dynamig.bridge.world import PodView, SetClaim, World
-from dynamig.protocol import names
+from dynamig.mig import GpuUuid
 from dynamig.protocol.hold_lifecycle import HoldFacts, HoldState, hold_state
+from dynamig.protocol.hold_note import Attempt
 from dynamig.protocol.slurm_jobs import Job
 
 
@@ -56,6 +57,16 @@ class ClaimSet:
         return ", ".join(str(p.ref) for p in self.pods)
 
     @property
+    def attempt(self) -> Attempt | None:
+        """Which Slurm job is to pay, as its claims say; None without claims, or before the first note."""
+        return self.claims[0].attempt if self.claims else None
+
+    @property
+    def gpu(self) -> GpuUuid | None:
+        """Where the devices are that its claims have, or last had: all on one GPU."""
+        return next((d.gpu for c in self.claims[:1] for d in c.noted), None)
+
+    @property
     def allocated(self) -> tuple[SetClaim, ...]:
         return tuple(c for c in self.claims if c.view.allocated)
 
@@ -83,7 +94,7 @@ class ClaimSet:
 
     @property
     def verified(self) -> bool:
-        return all(c.view.allocated and names.VERIFIED in c.view.annotations for c in self.claims)
+        return all(c.view.allocated and c.view.verified for c in self.claims)
 
 
 def claim_sets(world: World) -> tuple[ClaimSet, ...]:

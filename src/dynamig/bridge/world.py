@@ -32,7 +32,7 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the pod's condition says, and since when (seconds of the epoch)."""
+    """What a condition of the pod says, and since when (seconds of the epoch)."""
 
     reason: str
     message: str
@@ -85,6 +85,11 @@ class SetClaim:
     @cached_property
     def note(self) -> HoldNote | None:
         return hold_note(self.view)
+
+    @property
+    def noted(self) -> tuple[NotedDevice, ...]:
+        """Devices that the note says it has, is to have, or had."""
+        return () if self.note is None else self.note.devices
 
     @property
     def attempt(self) -> Attempt | None:
@@ -212,7 +217,7 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
         unschedulable_since=_unschedulable(status),
         needs=needs_of(spec),
         payment=accounts.payment(read_wish(obj)),
-        told=_told(status),
+        told=_condition(status, names.CONDITION),
     )
 
 
@@ -221,18 +226,16 @@ def read_set_claim(obj: Mapping[str, Any], driver: str) -> SetClaim:
 
 
 def _unschedulable(status: Mapping[str, Any]) -> float | None:
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            return _time(condition.get("lastTransitionTime"))
-    return None
+    told = _condition(status, "PodScheduled")
+    return told.since if told is not None and told.reason == "Unschedulable" else None
 
 
-def _told(status: Mapping[str, Any]) -> Told | None:
-    for condition in status.get("conditions") or ():
-        if condition["type"] == names.CONDITION:
-            since = _time(condition.get("lastTransitionTime"))
-            return Told(condition.get("reason", ""), condition.get("message", ""), since)
-    return None
+def _condition(status: Mapping[str, Any], kind: str) -> Told | None:
+    """A pod has at most one condition of a type."""
+    found = next((c for c in status.get("conditions") or () if c["type"] == kind), None)
+    if found is None:
+        return None
+    return Told(found.get("reason", ""), found.get("message", ""), _time(found.get("lastTransitionTime")))
 
 
 def _time(text: str | None) -> float:

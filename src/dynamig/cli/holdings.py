@@ -16,7 +16,7 @@ from typing import Any
 from dynamig.dra import PublishedDevice, PublishedPool
 from dynamig.protocol import names
 from dynamig.protocol.claims import AllocatedDevice, ClaimView
-from dynamig.protocol.hold_note import hold_note
+from dynamig.protocol.hold_note import hold_note, noted_devices
 
 UNKNOWN_PROFILE = "unknown"
 
@@ -167,9 +167,7 @@ def _told_profile(data: Object) -> str | None:
 
 
 def _noted_gpu(claim: ClaimView, one: AllocatedDevice) -> str | None:
-    note = hold_note(claim)
-    noted = () if note is None else note.devices
-    return next((d.gpu for d in noted if (d.pool, d.device) == (one.pool, one.device)), None)
+    return next((d.gpu for d in noted_devices(claim) if (d.pool, d.device) == (one.pool, one.device)), None)
 
 
 def _placed(data: Object) -> tuple[int, ...]:

@@ -120,20 +120,23 @@ class Lender:
     def could_lend(self, borrower: Borrower, indices: Collection[int]) -> bool:
         """Whether nothing stands in the way of lending now. Nothing is lent, and it may be over at once."""
         try:
-            wanted = self._gpus_of(indices)
-            with self._guards.gpus.of_all(wanted):
-                for gpu in wanted:
-                    self._check(gpu, borrower)
+            with self._free(borrower, indices):
+                return True
         except DynamigError:
             return False
-        return True
 
-    def _lend_now(self, borrower: Borrower, indices: Collection[int]) -> tuple[Sequence[Loan], Sequence[Loan]]:
-        """(all loans, those made now)."""
+    @contextmanager
+    def _free(self, borrower: Borrower, indices: Collection[int]) -> Iterator[Sequence[GpuUuid]]:
+        """The GPUs of `indices`, locked: nothing stands in the way of lending them."""
         wanted = self._gpus_of(indices)
         with self._guards.gpus.of_all(wanted):
             for gpu in wanted:
                 self._check(gpu, borrower)
+            yield wanted
+
+    def _lend_now(self, borrower: Borrower, indices: Collection[int]) -> tuple[Sequence[Loan], Sequence[Loan]]:
+        """(all loans, those made now)."""
+        with self._free(borrower, indices) as wanted:
             had = self._loans.all()
             loans = [had.get(gpu) or Loan(gpu, borrower, self._wall()) for gpu in wanted]
             fresh = [loan for loan in loans if loan.gpu not in had]

@@ -14,7 +14,7 @@ from dynamig.errors import InvariantBroken
 from dynamig.mig import GpuUuid
 from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.gpus import LiveInstance
-from dynamig.protocol.hold_note import NotedDevice, hold_note
+from dynamig.protocol.hold_note import NotedDevice, noted_devices
 from dynamig.protocol.invariants import i3_prepared_is_live
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.records import ClaimRecord
@@ -90,7 +90,7 @@ def plan_recovery(
     prepared = {uid for uid, r in records.items() if r.state is State.PREPARED}
     actions += [RemoveCdi(uid) for uid in sorted(set(cdi_claims) - prepared - set(unreadable))]
     known = records.keys() | set(unreadable)
-    actions += [Adopt(c, _noted_devices(c)) for c in held_here if c.ref.uid not in known]
+    actions += [Adopt(c, noted_devices(c)) for c in held_here if c.ref.uid not in known]
     return Plan(tuple(actions), foreign_instances(live, records.values(), boot_id))
 
 
@@ -125,8 +125,3 @@ def _for_prepared(
         except InvariantBroken as broken:
             return Retire(record, broken.what)
     return None if record.ref.uid in cdi_claims else RestoreCdi(record)
-
-
-def _noted_devices(claim: ClaimView) -> tuple[NotedDevice, ...]:
-    note = hold_note(claim)
-    return () if note is None else note.devices

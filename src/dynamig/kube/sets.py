@@ -39,7 +39,7 @@ class ApiSets:
 
     def deallocate(self, claim: ClaimView) -> ClaimView:
         """The word goes before the allocation: what is not allocated must never look verified."""
-        if names.VERIFIED in claim.annotations:
+        if claim.verified:
             claim = patch_metadata(self._client, self._driver, claim, claim.finalizers, {names.VERIFIED: None})
         return self._status(claim, {"allocation": None})
 

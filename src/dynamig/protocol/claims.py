@@ -72,6 +72,10 @@ class ClaimView:
         return self.annotations.get(names.NODE)
 
     @property
+    def verified(self) -> bool:
+        return names.VERIFIED in self.annotations
+
+    @property
     def released(self) -> bool:
         return names.RELEASE in self.annotations
 

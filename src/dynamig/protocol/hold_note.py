@@ -71,6 +71,12 @@ def hold_note(claim: ClaimView) -> HoldNote | None:
         return None
 
 
+def noted_devices(claim: ClaimView) -> tuple[NotedDevice, ...]:
+    """What the note on a claim says that it has, is to have, or had."""
+    note = hold_note(claim)
+    return () if note is None else note.devices
+
+
 def _device(noted: NotedDevice) -> Mapping[str, str]:
     return {"pool": noted.pool, "device": noted.device, "gpu": noted.gpu}
 
