@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from dynamig.errors import Unavailable
 from lab import components, machines, pki
 from lab.daemons import HOST_VIEW, Daemon
 from lab.probes import MungeProbe, SlurmctldProbe, SlurmdProbe, SlurmrestdProbe
@@ -107,9 +108,14 @@ def prepare_ground(layout: Layout, machine: str) -> None:
 
 
 def resume(layout: Layout, node: str) -> None:
-    """The node is not drained: slurmd does that when a prolog or epilog fails, and only a person takes it back."""
-    state = clients.run_as(layout, "root", ("scontrol", "--json", "show", "node", node))
-    if "DRAIN" in json.loads(state)["nodes"][0]["state"]:
+    """The node is not drained: slurmd does that when a prolog or epilog fails, and only a person takes it back.
+
+    Raises Unavailable also where slurmctld says nothing of the node: without a controller scontrol succeeds, silently.
+    """
+    nodes = json.loads(clients.run_as(layout, "root", ("scontrol", "--json", "show", "node", node)))["nodes"]
+    if not nodes:
+        raise Unavailable("NO_ANSWER", f"slurmctld says nothing of node {node}", "is it running?")
+    if "DRAIN" in nodes[0]["state"]:
         clients.run_as(layout, "root", ("scontrol", "update", f"nodename={node}", "state=resume"))
 
 

@@ -17,9 +17,14 @@ from typing import Any
 
 from dynamig.errors import Unavailable
 from lab.lab import Lab
+from lab.slurm.daemons import resume
 from tests.e2e.cluster import until
 
 USER = "root"
+ID_TWICE = "Duplicate jobid"
+"""The reason with which slurmctld 26.05.5 drains a node that still runs a job, forgotten in a crash of slurmctld, whose
+id has been given out again. The second job is held (`launch failed requeued held`). A person ends both."""
+
 LASTS_S = 3
 """Seconds that a job runs once it has started."""
 
@@ -45,7 +50,9 @@ class Look:
 
 class NativeJobs:
     """From `start` to `finish` one job for all GPUs is queued on each node, in a partition that yields to holds, and
-    queued again when it has ended, or was turned away."""
+    queued again when it has ended, or was turned away.
+
+    These jobs make ids come twice when slurmctld is killed, so what a person does then is done here too."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -97,16 +104,19 @@ class NativeJobs:
         queued = self._queue()
         for node in self._lab.nodes:
             mine = {name: job for name, job in queued.items() if name.startswith(f"{self._name}-{node}-")}
-            for name, (job_id, state) in mine.items():
-                if state == "RUNNING" and self._is_stuck(name):
+            for name, (job_id, state, reason) in mine.items():
+                if "held" in reason or (state == "RUNNING" and self._is_stuck(name)):
                     self._lab.slurm("scancel", job_id)
             if not mine:
                 self._submit(node)
+        for node, reason in drained(self._lab).items():
+            if reason.startswith(ID_TWICE):
+                resume(self._lab.layout, node)
 
-    def _queue(self) -> dict[str, tuple[str, str]]:
-        """Job name to (id, state) of what has not ended. Names, because ids are given out again."""
-        lines = self._lab.slurm("squeue", "--noheader", f"--user={USER}", "--format=%j %A %T").splitlines()
-        return {name: (job_id, state) for name, job_id, state in (line.split() for line in lines)}
+    def _queue(self) -> dict[str, tuple[str, str, str]]:
+        """Job name to (id, state, reason) of what has not ended. Names, because ids are given out again."""
+        lines = self._lab.slurm("squeue", "--noheader", f"--user={USER}", "--format=%j %A %T %r").splitlines()
+        return {name: (job_id, state, reason) for name, job_id, state, reason in (li.split(" ", 3) for li in lines)}
 
     def _is_stuck(self, name: str) -> bool:
         return time.monotonic() - self._running_since.setdefault(name, time.monotonic()) > STUCK_S
@@ -118,6 +128,12 @@ class NativeJobs:
         what = (f"--gres=gpu:{gpus}", f"--nodelist={node}", "--partition=low", "--time=5")
         script = LOOKS.replace("{seconds}", str(LASTS_S))
         self._lab.submit(script, *what, f"--job-name={name}", f"--output={name}.out", user=USER)
+
+
+def drained(lab: Lab) -> dict[str, str]:
+    """Nodes that are drained, and why."""
+    lines = lab.slurm("sinfo", "--noheader", "--Node", "--list-reasons", "--format=%N %E").splitlines()
+    return dict(line.split(" ", 1) for line in lines)
 
 
 def read_look(node: str, line: str) -> Look:

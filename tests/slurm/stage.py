@@ -16,7 +16,7 @@ from dynamig.protocol.identity import JobIdentity, identity_of
 from dynamig.slurm.gres import gpus
 from lab.lab import Lab
 from tests.e2e.cluster import NAMESPACE, Cluster, until
-from tests.slurm.native import Look, NativeJobs, violations
+from tests.slurm.native import Look, NativeJobs, drained, violations
 from tests.slurm.proxied_bridge import Compose, Process, Proxies, Running, Thread, proxies
 from tests.slurm.witness import Witness
 
@@ -154,8 +154,8 @@ def watched(lab: Lab, cluster: Cluster, compose: Compose | None, tell: Callable[
                 yield Stage(lab, cluster, between, bridge, native)
                 between.calm()
                 _clear(lab)
-                assert drained(lab) == {}, "a prolog has failed: nodes that Slurm does not use any more"
                 looks = native.finish()
+                assert drained(lab) == {}, "a prolog has failed: nodes that Slurm does not use any more"
             finally:
                 bridge.stop()
         witness.stop()
@@ -185,12 +185,6 @@ def older_state(lab: Lab) -> Iterator[Callable[[], None]]:
             lab.start("slurmctld")
 
         yield crash
-
-
-def drained(lab: Lab) -> dict[str, str]:
-    """Nodes that are drained, and why."""
-    nodes = lab.slurm_json("scontrol", "show", "nodes")["nodes"]
-    return {node["name"]: node["reason"] for node in nodes if "DRAIN" in node["state"]}
 
 
 def _clear(lab: Lab) -> None:

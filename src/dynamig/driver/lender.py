@@ -24,7 +24,17 @@ from dynamig.errors import DynamigError, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol.device_map import DeviceMap, Given
 from dynamig.protocol.gpus import GpuReading
-from dynamig.protocol.loans import Borrower, Loan, check_apart, check_lendable, judge, loan_is_over
+from dynamig.protocol.loans import (
+    Borrower,
+    Loan,
+    NodeFacts,
+    check_apart,
+    check_lendable,
+    judge,
+    loan_is_over,
+    used_but_for,
+)
+from dynamig.protocol.seen import Seen
 
 log = structlog.get_logger(__name__)
 
@@ -114,7 +124,7 @@ class Lender:
             left = deadline - self._monotonic()
             if left <= 0:
                 raise busy
-            if busy.code != "LENT" or not self.ask(self._current_map_gpus(indices), within=left):
+            if busy.code != "LENT" or not self._ask_for(borrower, indices, deadline):
                 self._guards.changes.wait_after(seen, min(left, POLL))
 
     def could_lend(self, borrower: Borrower, indices: Collection[int]) -> bool:
@@ -206,14 +216,24 @@ class Lender:
         Takes at most `within` seconds. Asked for `gpus`, a loan about which it was asked just now is left out.
         """
         until = self._monotonic() + within
-        loans = [
-            loan
-            for loan in self._loans.all().values()
-            if gpus is None or (loan.gpu in gpus and self._may_ask(loan.gpu))
-        ]
-        if not loans:
+        loans = self._to_ask_about(gpus)
+        return self._judge_all(loans, self._node(until), until) if loans else []
+
+    def _ask_for(self, borrower: Borrower, indices: Collection[int], until: float) -> Sequence[Loan]:
+        """The same about the loans of `indices`, which Slurm has given to `borrower`."""
+        if not (loans := self._to_ask_about(self._current_map_gpus(indices))):
             return []
-        node = self._slurm.word.node(self._maps.slurm_node, within=self._patience(until))
+        job = self._slurm.word.job(borrower.job_id, within=self._patience(until))
+        return self._judge_all(loans, used_but_for(self._node(until), borrower, indices, job), until)
+
+    def _to_ask_about(self, gpus: Collection[GpuUuid] | None) -> Sequence[Loan]:
+        loans = self._loans.all().values()
+        return [loan for loan in loans if gpus is None or (loan.gpu in gpus and self._may_ask(loan.gpu))]
+
+    def _node(self, until: float) -> Seen[NodeFacts]:
+        return self._slurm.word.node(self._maps.slurm_node, within=self._patience(until))
+
+    def _judge_all(self, loans: Iterable[Loan], node: Seen[NodeFacts], until: float) -> Sequence[Loan]:
         over: list[Loan] = []
         for loan in loans:
             index = None if (device_map := self._maps.current) is None else device_map.index(loan.gpu)

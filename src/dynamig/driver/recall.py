@@ -62,21 +62,25 @@ class Recall:
 
     def _look(self, one: TurnedAway) -> None:
         job = self._word.job(one.run.job_id, within=self._answer)
-        if isinstance(job, Gone) or (isinstance(job, Found) and _is_past(job.value)):
+        if isinstance(job, Gone) or (isinstance(job, Found) and _is_past(one.run, job.value)):
             self.forget(one.run.job_id)
-        elif isinstance(job, Found) and _waits(job.value) and self._lender.could_lend(one.run, one.indices):
-            self._start(one)
+        elif isinstance(job, Found) and _waits(one.run, job.value) and self._lender.could_lend(one.run, one.indices):
+            self._start(one, Borrower(one.run.job_id, job.value.sluid, job.value.restart))
 
-    def _start(self, one: TurnedAway) -> None:
-        if self._word.start_now(one.run.job_id, within=self._answer):
-            log.info("recalled", job=one.run.job_id, gpus=sorted(one.indices))
-            self.forget(one.run.job_id)
-
-
-def _is_past(job: JobFacts) -> bool:
-    return bool(job.states & TERMINAL) and COMPLETING not in job.states
+    def _start(self, one: TurnedAway, again: Borrower) -> None:
+        if self._word.start_now(again, within=self._answer):
+            log.info("recalled", job=again.job_id, gpus=sorted(one.indices))
+            self.forget(again.job_id)
 
 
-def _waits(job: JobFacts) -> bool:
+def _is_past(run: Borrower, job: JobFacts) -> bool:
+    """Nothing more comes of it. An id whose restarts do not go on from the run's has been given to another job."""
+    if COMPLETING in job.states:
+        return False
+    seen = Borrower(run.job_id, job.sluid, job.restart)
+    return bool(job.states & TERMINAL) or not (run.is_same_run(seen) or job.restart > run.restart)
+
+
+def _waits(run: Borrower, job: JobFacts) -> bool:
     """Requeued, and its last run is over on every node."""
-    return "PENDING" in job.states and COMPLETING not in job.states
+    return "PENDING" in job.states and COMPLETING not in job.states and job.restart > run.restart

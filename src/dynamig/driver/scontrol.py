@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from dynamig.protocol.loans import JobFacts, NodeFacts
+from dynamig.protocol.loans import Borrower, JobFacts, NodeFacts
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.slurm import gres
 
@@ -23,8 +23,8 @@ T = TypeVar("T")
 class SlurmWord(Protocol):
     """What slurmctld says. No call takes longer than `within` seconds, or raises; no answer is Unknown."""
 
-    def start_now(self, job_id: int, *, within: float) -> bool:
-        """The earliest start of a waiting job is now; False if slurmctld did not say that it is."""
+    def start_now(self, run: Borrower, *, within: float) -> bool:
+        """The earliest start of a run that waits is now; False if slurmctld did not say that it is."""
         ...
 
     def job(self, job_id: int, *, within: float) -> Seen[JobFacts]: ...
@@ -44,9 +44,9 @@ class Scontrol:
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]:
         return self._seen(lambda: self._node(name, within))
 
-    def start_now(self, job_id: int, *, within: float) -> bool:
+    def start_now(self, run: Borrower, *, within: float) -> bool:
         try:
-            self._run(within, "update", f"JobId={job_id}", "StartTime=now")
+            self._run(within, "update", f"JobId={run.sluid or run.job_id}", "StartTime=now")
         except (OSError, subprocess.SubprocessError):
             return False
         return True

@@ -10,8 +10,8 @@ What is said here of Slurm was seen with slurmctld and slurmd 26.05.5: docs/deci
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -134,6 +134,16 @@ def judge(borrower: Borrower, index: int | None, job: Seen[JobFacts], node: Seen
     if not borrower.is_same_run(Borrower(borrower.job_id, job.value.sluid, job.value.restart)):
         return JobSeen.OTHER
     return JobSeen.ENDED if job.value.states & TERMINAL else JobSeen.ACTIVE
+
+
+def used_but_for(
+    node: Seen[NodeFacts], asker: Borrower, indices: Collection[int], job: Seen[JobFacts]
+) -> Seen[NodeFacts]:
+    """The node's answer without the use of `indices` by `asker`, whose prolog asks for them, if `job`, slurmctld's
+    answer about it, has that run active: Slurm gives an index to one job at a time, so nobody else uses these."""
+    if not isinstance(node, Found) or judge(asker, None, job, node) is not JobSeen.ACTIVE:
+        return node
+    return Found(replace(node.value, used=node.value.used - frozenset(indices)))
 
 
 def loan_is_over(seen: JobSeen) -> bool:

@@ -53,28 +53,37 @@ asked = sys.argv[1:]
 with (folder / "asked").open("a") as log:
     log.write(name + " " + " ".join(asked) + "\\n")
 
-def become(state):
-    (folder / "job.json").write_text(json.dumps({**job, "state": state}))
+def become(state, restart):
+    (folder / "job.json").write_text(json.dumps({**job, "state": state, "restart": restart}))
+
+def check_known(job_or_sluid):
+    if job_or_sluid not in (str(job["id"]), job["sluid"]):
+        sys.exit("Invalid job id specified for job " + job_or_sluid)
 
 if job["controller"] == "away":
     sys.exit("error: Unable to contact slurm controller (connect failure)")
 if name == "squeue":
-    print("1 RUNNING")
-    print(job["id"], job["state"])
-elif name == "scancel":
-    if job["cancel"] == "works":
-        become("COMPLETING")
+    fields = [field.split(":")[0] for field in asked[-1].removeprefix("--Format=").split(",")]
+    has = {"JobID": job["id"], "RestartCnt": job["restart"], "State": job["state"], "SLUID": job["sluid"]}
+    for row in ({**has, "JobID": 1, "State": "RUNNING"}, has):  # for the id of an array all its tasks are shown
+        print(*(str(row[field]).ljust(30) for field in fields))
+elif name == "scancel":  # silent about what it does not find
+    if job["cancel"] == "works" and asked[0] in (str(job["id"]), job["sluid"]):
+        become("COMPLETING", job["restart"])
 elif asked[0] == "requeue":
+    check_known(asked[1])
     if job["kind"] != "batch":
         sys.exit("Only batch jobs are accepted or processed for job " + asked[1])
     if job["requeue"] == "works":
-        become("COMPLETING")
+        become("COMPLETING", job["restart"] + 1)
+elif asked[0] == "update":
+    check_known(asked[1].removeprefix("JobId="))
 elif asked[:2] == ["show", "config"]:
     print("Configuration data as of 2026-11-29T17:42:05")
     print("BatchStartTimeout       = 120 sec")
     print("EpilogTimeout           = 65534")
     print("PrologTimeout           =", job["prolog_timeout"])
-elif asked[0] not in ("update", "notify"):
+elif asked[0] != "notify":
     sys.exit("scontrol: unknown " + asked[0])
 """
 
@@ -92,8 +101,8 @@ class FakeSlurmCommands:
         for name in ("scontrol", "squeue", "scancel"):
             (self.bin / name).write_text(f"#!{sys.executable}\n{SLURM}")
             (self.bin / name).chmod(0o755)
-        usual = {"id": 7, "state": "RUNNING", "kind": "batch", "controller": "there", "requeue": "works"}
-        self._write({**usual, "cancel": "works", "prolog_timeout": 18, **job})
+        usual = {"id": 7, "sluid": "s7", "restart": 0, "state": "RUNNING", "kind": "batch", "controller": "there"}
+        self._write({**usual, "requeue": "works", "cancel": "works", "prolog_timeout": 18, **job})
 
     def _write(self, job: dict[str, Any]) -> None:
         (self._folder / "job.json").write_text(json.dumps(job))

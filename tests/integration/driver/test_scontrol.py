@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dynamig.driver.scontrol import Scontrol, used_gpus
-from dynamig.protocol.loans import JobFacts, NodeFacts
+from dynamig.protocol.loans import Borrower, JobFacts, NodeFacts
 from dynamig.protocol.seen import Found, Gone, Unknown
 
 ANSWERED = {"set": True, "infinite": False, "number": 1795973892}
@@ -124,8 +124,8 @@ def test_gpus_in_use(used: str, indices: set[int]) -> None:
 
 def test_a_job_is_told_to_start_now(tmp_path: Path) -> None:
     asked = scontrol(tmp_path)
-    answers = {"update JobId=7 StartTime=now": {"print": ""}, "update JobId=8 StartTime=now": {"print": "", "rc": 1}}
+    answers = {"update JobId=s7 StartTime=now": {"print": ""}, "update JobId=8 StartTime=now": {"print": "", "rc": 1}}
     (tmp_path / "answers.json").write_text(json.dumps(answers))
-    assert asked.start_now(7, within=20)
-    assert not asked.start_now(8, within=20)
-    assert not Scontrol(("/no/such/scontrol",)).start_now(7, within=20)
+    assert asked.start_now(Borrower(7, "s7", 0), within=20)
+    assert not asked.start_now(Borrower(8, "", 0), within=20)
+    assert not Scontrol(("/no/such/scontrol",)).start_now(Borrower(7, "", 0), within=20)

@@ -94,7 +94,7 @@ def test_a_batch_job_is_requeued_once_the_time_is_over(node: LendingNode, tmp_pa
     assert "requeued" in said
     assert "claim-a" in said
     assert node.lent() == {}
-    assert slurm.asked() == ["scontrol show config", "scontrol update JobId=7 Requeue=1", "scontrol requeue 7"]
+    assert slurm.asked() == ["scontrol show config", "scontrol update JobId=s7 Requeue=1", "scontrol requeue s7"]
 
 
 def test_an_interactive_job_is_cancelled_and_its_user_told_why(node: LendingNode, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_an_interactive_job_is_cancelled_and_its_user_told_why(node: LendingNode
     notify, cancel = [line for line in slurm.asked() if "requeue" not in line.lower()]
     assert notify.startswith("scontrol notify 7 dynamig: not lent: ")
     assert "claim-a" in notify
-    assert cancel == "scancel 7"
+    assert cancel == "scancel s7"
     assert slurm.job()["state"] == "COMPLETING"
 
 
@@ -152,7 +152,7 @@ def test_without_the_command_the_job_is_turned_away(node: LendingNode, tmp_path:
     slurm = FakeSlurmCommands(tmp_path)
     status, _ = run(PROLOG, node, slurm, DYNAMIG="/nonexistent/dynamig")
     assert status == 0
-    assert "scontrol requeue 7" in slurm.asked()
+    assert "scontrol requeue s7" in slurm.asked()
 
 
 def test_a_driver_that_starts_in_time_lends(node: LendingNode, tmp_path: Path) -> None:
@@ -179,6 +179,43 @@ def test_a_job_that_was_cancelled_while_its_prolog_waited_is_not_requeued(node: 
     assert status == 0
     assert "had ended by itself" in said
     assert slurm.asked() == []
+
+
+@pytest.mark.parametrize("restart", [0, 1])
+def test_a_job_that_was_requeued_while_its_prolog_waited_is_left_alone(
+    node: LendingNode, tmp_path: Path, restart: int
+) -> None:
+    """Its next run, with a SLUID of its own, completes with it."""
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path, state="COMPLETING", sluid="next", restart=restart + 1)
+    status, said = run(PROLOG, node, slurm, SLURM_JOB_RESTART_COUNT=str(restart), DYNAMIG_WAIT="0")
+    assert (status, slurm.asked()) == (0, [])
+    assert "had ended by itself" in said
+
+
+@pytest.mark.parametrize("kind", ["batch", "srun"])
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "COMPLETED", "CANCELLED"])
+def test_another_job_that_has_the_id_now_is_left_alone_and_the_node_is_closed(
+    node: LendingNode, tmp_path: Path, kind: str, state: str
+) -> None:
+    """A slurmctld that crashed has forgotten the run and has given its id away. Nothing keeps slurmd from launching the
+    forgotten run but a prolog that fails; and what becomes of the other job says nothing of it."""
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path, kind=kind, state=state, sluid="another")
+    status, said = run(PROLOG, node, slurm, DYNAMIG_WAIT="0")
+    assert status == 1
+    assert "neither" in said
+    assert (slurm.job()["state"], slurm.job()["restart"]) == (state, 0)
+    assert [line for line in slurm.asked() if " 7" in line] == [], "what names the id alone hits the other job"
+
+
+def test_a_slurm_without_sluids_is_asked_by_the_id(node: LendingNode, tmp_path: Path) -> None:
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path)
+    status, said = run(PROLOG, node, slurm, SLURM_JOB_SLUID="", SLURM_JOB_RESTART_COUNT="0", DYNAMIG_WAIT="0")
+    assert status == 0
+    assert "requeued" in said
+    assert slurm.asked() == ["scontrol update JobId=7 Requeue=1", "scontrol requeue 7"]
 
 
 def test_a_prolog_that_is_killed_while_it_waits_gets_nothing(node: LendingNode, tmp_path: Path) -> None:

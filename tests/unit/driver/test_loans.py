@@ -45,7 +45,7 @@ class FakeSlurm:
     jobs: dict[int, Seen[JobFacts]] = field(default_factory=dict)
     node_answer: Seen[NodeFacts] = field(default_factory=lambda: Found(UP))
     asked: list[int] = field(default_factory=list)
-    told_to_start: list[int] = field(default_factory=list)
+    told_to_start: list[Borrower] = field(default_factory=list)
     node_name: str = "slurm-n1"
     before_answer: Callable[[], None] = lambda: None
 
@@ -58,9 +58,9 @@ class FakeSlurm:
         assert name == self.node_name
         return self.node_answer
 
-    def start_now(self, job_id: int, *, within: float) -> bool:
-        self.told_to_start.append(job_id)
-        return job_id in self.jobs
+    def start_now(self, run: Borrower, *, within: float) -> bool:
+        self.told_to_start.append(run)
+        return run.job_id in self.jobs
 
     def says(self, borrower: Borrower, *states: str) -> None:
         self.jobs[borrower.job_id] = Found(JobFacts(frozenset(states), borrower.sluid, borrower.restart))
@@ -371,6 +371,20 @@ def test_slurmctlds_word_ends_a_loan_whose_epilog_found_no_driver(node: SlurmNod
     node.slurm.node_answer = Found(UP)
     node.lender.ask()
     assert node.lent() == {}
+
+
+def test_a_forgotten_jobs_gpu_goes_to_the_job_that_slurm_has_given_it_to(node: SlurmNode) -> None:
+    """On a busy GPU the node always counts it as used: by the next job, whose prolog asks for it."""
+    node.lend(JOB, 0)
+    node.slurm.jobs[JOB.job_id] = Gone("unknown")
+    node.slurm.node_answer = Found(NodeFacts(frozenset({"MIXED"}), frozenset({0})))
+    node.bench.clock.step = 1.0
+    refused("LENT", lambda: node.lend(OTHER, 0, wait=20))  # slurmctld does not say that the asking one has the GPU
+    node.slurm.says(OTHER, "CANCELLED")
+    refused("LENT", lambda: node.lend(OTHER, 0, wait=20))
+    node.slurm.says(OTHER, "RUNNING")
+    node.lend(OTHER, 0, wait=20)
+    assert node.lent() == {0: 8}
 
 
 def test_a_loan_that_changed_hands_while_slurmctld_was_asked_stays(node: SlurmNode) -> None:

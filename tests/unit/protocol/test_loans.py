@@ -23,6 +23,7 @@ from dynamig.protocol.loans import (
     loan_from_json,
     loan_is_over,
     loan_to_json,
+    used_but_for,
 )
 from dynamig.protocol.node_report import report_of
 from dynamig.protocol.records import ClaimRecord, DeviceRecord
@@ -71,6 +72,29 @@ def test_what_the_answers_prove(said: Seen[JobFacts], node: Seen[NodeFacts], see
 
 def test_a_gpu_without_an_index_is_never_seen_free() -> None:
     assert judge(RUN, None, Gone("unknown"), UP) is JobSeen.SILENT
+
+
+@pytest.mark.parametrize(
+    ("said", "node", "used"),
+    [
+        (job("RUNNING"), USED, frozenset[int]()),
+        (job("CONFIGURING", "RUNNING"), USED, frozenset[int]()),
+        (job("RUNNING", sluid="stranger"), USED, frozenset({0})),
+        (job("CANCELLED"), USED, frozenset({0})),
+        (Gone("unknown"), USED, frozenset({0})),
+        (SILENT, USED, frozenset({0})),
+    ],
+)
+def test_a_run_that_asks_explains_the_use_of_its_own_indices(
+    said: Seen[JobFacts], node: Seen[NodeFacts], used: frozenset[int]
+) -> None:
+    left = used_but_for(node, RUN, [0, 1], said)
+    assert isinstance(left, Found)
+    assert left.value.used == used
+
+
+def test_silence_about_the_node_stays_silence() -> None:
+    assert used_but_for(SILENT, RUN, [0], job("RUNNING")) is SILENT
 
 
 def test_only_an_answer_ends_a_loan() -> None:
