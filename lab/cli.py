@@ -27,7 +27,7 @@ from lab.lab import DEFAULT_GPUS, DEFAULT_NODES, Lab, Status, default_dir, take_
 from lab.machines import tail_follow
 from lab.preflight import AS_ROOT, need_root
 from lab.progress import Reporter
-from lab.spec import gpus_per_node
+from lab.spec import CONTROL, gpus_per_node
 
 app = typer.Typer(
     name="lab",
@@ -252,10 +252,11 @@ def slurm(
     context: typer.Context,
     directory: Dir = None,
     user: Annotated[str, typer.Option(help="root, slurm, dynamig or alice.")] = "root",
+    machine: Annotated[str, typer.Option(help="The machine to run it in, such as n1.")] = CONTROL,
 ) -> None:
     """Run a command of Slurm, like squeue, in the control plane's machine; input and output are yours."""
     with told():
-        argv = Lab.open(directory or default_dir()).slurm_command(context.args, user)
+        argv = Lab.open(directory or default_dir()).slurm_command(context.args, user, machine)
         os.execvpe(argv[0], argv, clean_env())
 
 

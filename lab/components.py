@@ -173,7 +173,8 @@ def write_configuration(layout: Layout, spec: LabSpec, node: str) -> None:
     pki.write(files.kubeconfig, pki.kubeconfig(server, layout.pki / "ca.crt", {"tokenFile": str(files.token)}))
     config = driver_config(files, node)
     if spec.lends:
-        config["slurm"] = {"nodeName": node, "scontrol": [*SLURM_COMMAND, f"--dir={layout.root}", "scontrol"]}
+        on_node = (f"--dir={layout.root}", f"--machine={node}", "scontrol")
+        config["slurm"] = {"nodeName": node, "scontrol": [*SLURM_COMMAND, *on_node]}
     pki.write(files.config, yaml.safe_dump(config, sort_keys=False))
 
 

@@ -177,9 +177,9 @@ class Lab:
         """Standard output of one of Slurm's commands, run by this user in the control plane's machine."""
         return clients.run_as(self.layout, user, argv, stdin)
 
-    def slurm_command(self, argv: Sequence[str], user: str = "root") -> list[str]:
+    def slurm_command(self, argv: Sequence[str], user: str = "root", machine: str = CONTROL) -> list[str]:
         """The same as a command line of the host, for whoever wants to run it himself."""
-        return [*machines.enter_command(self.layout, CONTROL), *clients.as_user(user, argv)]
+        return [*machines.enter_command(self.layout, machine), *clients.as_user(user, argv)]
 
     def slurm_json(self, *argv: str, user: str = "root") -> Any:
         """The same with `--json`, for commands that have it: squeue, sinfo, scontrol show."""

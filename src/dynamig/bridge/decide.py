@@ -195,7 +195,7 @@ def one_job(jobs: Sequence[Job], of: ClaimSet) -> tuple[Job | None, tuple[Job, .
 def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
     if isinstance(payment := of.pod.payment, NotPayable):
         return (Tell(of, payment.reason, payment.why),)
-    if wait := _not_yet(of):
+    if wait := _not_yet(of, world):
         return wait
     noted = of.attempt
     attempt = _next_attempt(of, noted, ended)
@@ -210,9 +210,10 @@ def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> 
     return (Note(of, attempt), Submit(of, attempt, planned, is_new=True))
 
 
-def _not_yet(of: ClaimSet) -> tuple[Action, ...]:
+def _not_yet(of: ClaimSet, world: World) -> tuple[Action, ...]:
     """Hand-made claims that the pod leans on come first; and what an earlier use of one left must be gone: it may have
-    been prepared, and is not committed again before its node has let go of it (P3)."""
+    been prepared, and is not committed again before its node has let go of it (P3), or is known never to have had it.
+    """
     for claim in of.leans_on:
         if not claim.view.allocated or not claim.view.verified:
             return (Tell(of, "WaitingForClaims", f"claim {claim.view.ref.name} has no device yet"),)
@@ -220,8 +221,15 @@ def _not_yet(of: ClaimSet) -> tuple[Action, ...]:
         used = claim.made_for is None and claim.view.held and bool(claim.noted)
         if used or claim.view.released or claim.view.deleting:
             told = Tell(of, "WaitingForClaims", f"claim {claim.view.ref.name} is still being let go by its node")
-            return (told, *([] if claim.view.released or claim.view.deleting else [Release(claim)]))
+            return (told, *_end_use(claim, world))
     return ()
+
+
+def _end_use(claim: SetClaim, world: World) -> tuple[Action, ...]:
+    """Its node is to let go of it; where it was taken back before any pod was bound, no node ever knew of it."""
+    if not (claim.view.released or claim.view.deleting):
+        return (Release(claim),)
+    return (LetGo(claim),) if claim.view.held and _is_nowhere(claim, world) else ()
 
 
 def _next_attempt(of: ClaimSet, noted: Attempt | None, ended: Job | None) -> Attempt:
@@ -297,7 +305,7 @@ def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     if node is None or not node.ready:
         why = "it is not managed" if node is None else node.why_not
         return (Tell(of, "NodeNotReady", f"job {job.key.job_id} runs on {job.node}, but {why}"),)
-    if wait := _not_yet(of):
+    if wait := _not_yet(of, world):
         return wait
     if not of.claims:
         return committed.let_run(of)

@@ -25,7 +25,9 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol.device_map import DeviceMap, Given
 from dynamig.protocol.gpus import GpuReading
 from dynamig.protocol.loans import (
+    DISOWNED,
     Borrower,
+    JobSeen,
     Loan,
     NodeFacts,
     check_apart,
@@ -34,7 +36,7 @@ from dynamig.protocol.loans import (
     loan_is_over,
     used_but_for,
 )
-from dynamig.protocol.seen import Seen
+from dynamig.protocol.seen import Seen, Unknown
 
 log = structlog.get_logger(__name__)
 
@@ -238,9 +240,15 @@ class Lender:
         for loan in loans:
             index = None if (device_map := self._maps.current) is None else device_map.index(loan.gpu)
             job = self._slurm.word.job(loan.borrower.job_id, within=self._patience(until))
-            if loan_is_over(seen := judge(loan.borrower, index, job, node)):
+            seen = judge(loan.borrower, index, job, node)
+            if loan_is_over(seen, self._has_steps(loan, seen, until), self._wall() - loan.since):
                 over += self._end([loan], f"slurmctld says {seen.value}")
         return over
+
+    def _has_steps(self, loan: Loan, seen: JobSeen, until: float) -> Seen[bool]:
+        if seen not in DISOWNED:
+            return Unknown("not asked")
+        return self._slurm.word.has_steps(loan.borrower.job_id, within=self._patience(until))
 
     def _may_ask(self, gpu: GpuUuid) -> bool:
         now = self._monotonic()

@@ -29,6 +29,9 @@ class SlurmWord(Protocol):
 
     def job(self, job_id: int, *, within: float) -> Seen[JobFacts]: ...
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]: ...
+    def has_steps(self, job_id: int, *, within: float) -> Seen[bool]:
+        """Whether a step of the job lives on this node. The node itself is asked, not slurmctld."""
+        ...
 
 
 class Scontrol:
@@ -43,6 +46,9 @@ class Scontrol:
 
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]:
         return self._seen(lambda: self._node(name, within))
+
+    def has_steps(self, job_id: int, *, within: float) -> Seen[bool]:
+        return self._seen(lambda: self._has_steps(job_id, within))
 
     def start_now(self, run: Borrower, *, within: float) -> bool:
         try:
@@ -68,20 +74,24 @@ class Scontrol:
                 return Found(NodeFacts(frozenset(node["state"]), used_gpus(node["gres"], node["gres_used"])))
         return Unknown(f"slurmctld shows no node {name}")
 
-    def _ask(self, within: float, *what: str) -> Mapping[str, Any]:
-        answer = json.loads(self._run(within, "--json", "show", *what))
-        if not isinstance(answer, dict):
-            raise TypeError(f"scontrol answered {type(answer).__name__}")
-        return answer
+    def _has_steps(self, job_id: int, within: float) -> Seen[bool]:
+        """Where slurmd's spool folder is not found, 26.05.5 lists no jobs, exits 0 and complains on stderr only."""
+        said = self._run(within, "--json", "listjobs")
+        if said.stderr:
+            return Unknown(f"scontrol listjobs: {said.stderr.decode(errors='replace').strip()}")
+        return Found(any(job["job_id"] == job_id for job in _object(said.stdout)["jobs"]))
 
-    def _run(self, within: float, *args: str) -> bytes:
+    def _ask(self, within: float, *what: str) -> Mapping[str, Any]:
+        return _object(self._run(within, "--json", "show", *what).stdout)
+
+    def _run(self, within: float, *args: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [*self._command, *args],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=max(within, 0.1),
             check=True,
-        ).stdout
+        )
 
     def _seen(self, look: Callable[[], Seen[T]]) -> Seen[T]:
         """Whatever keeps us from reading an answer is no answer."""
@@ -89,6 +99,13 @@ class Scontrol:
             return look()
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, IndexError) as error:
             return Unknown(f"{self._command[0]}: {error}")
+
+
+def _object(text: bytes) -> Mapping[str, Any]:
+    answer = json.loads(text)
+    if not isinstance(answer, dict):
+        raise TypeError(f"scontrol answered {type(answer).__name__}")
+    return answer
 
 
 def _find_job(answer: Mapping[str, Any], job_id: int) -> JobFacts | None:

@@ -1,7 +1,8 @@
 """Loans (PROTOCOL P10, P11): a native job's process starts on a GPU only after the node's driver has lent it.
 
 The rule holds on the node, whatever Slurm's books say. A loan is kept on disk, survives reboots of both sides, and
-ends by the epilog or by slurmctld's word; silence, a reboot or missing steps end nothing.
+ends by the epilog or by slurmctld's word; silence, a reboot or missing steps end nothing. slurmctld's word alone is not
+enough where it may have forgotten, in a crash, what runs here: then the node must say too that no step lives.
 
     free -> lent(job) -> free
 
@@ -89,12 +90,14 @@ class NodeFacts:
 
 class JobSeen(Enum):
     """What slurmctld says of a borrower. `GONE`: unknown to an answering controller, and the node's GresUsed lacks the
-    index; `OTHER`: the id belongs to another job, or to another run of it, now."""
+    index; `OTHER`: the id belongs to another job, or to another run of it, now; `UNSTARTED`: this very run waits to be
+    started, so a crash has thrown slurmctld back to a time before."""
 
     ACTIVE = "active"
     ENDED = "ended"
     OTHER = "other"
     GONE = "gone"
+    UNSTARTED = "unstarted"
     SILENT = "silent"
 
 
@@ -133,6 +136,8 @@ def judge(borrower: Borrower, index: int | None, job: Seen[JobFacts], node: Seen
         return JobSeen.ACTIVE
     if not borrower.is_same_run(Borrower(borrower.job_id, job.value.sluid, job.value.restart)):
         return JobSeen.OTHER
+    if "PENDING" in job.value.states:
+        return JobSeen.UNSTARTED
     return JobSeen.ENDED if job.value.states & TERMINAL else JobSeen.ACTIVE
 
 
@@ -146,9 +151,19 @@ def used_but_for(
     return Found(replace(node.value, used=node.value.used - frozenset(indices)))
 
 
-def loan_is_over(seen: JobSeen) -> bool:
-    """Only an answer ends a loan (P11)."""
-    return seen in (JobSeen.ENDED, JobSeen.OTHER, JobSeen.GONE)
+DISOWNED = frozenset({JobSeen.OTHER, JobSeen.GONE, JobSeen.UNSTARTED})
+"""slurmctld does not know of a run with this loan. It may have forgotten it in a crash, and the run may live on."""
+
+LAUNCH_S = 60.0
+"""Seconds within which a run that has its loan has its first step: slurmd launches it once all prologs have ended."""
+
+
+def loan_is_over(seen: JobSeen, has_steps: Seen[bool], age_s: float) -> bool:
+    """Only an answer ends a loan (P11). `has_steps`: whether a step of the job's id lives on this node, as the node
+    itself says; it is looked at only for what is in DISOWNED. `age_s`: seconds since the loan was made."""
+    if seen in DISOWNED:
+        return age_s >= LAUNCH_S and has_steps == Found(False)
+    return seen is JobSeen.ENDED
 
 
 # -- what may be lent ----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ answers = json.loads(pathlib.Path(__file__).with_name("answers.json").read_text(
 answer = answers[" ".join(sys.argv[1:])]
 if "sleep" in answer:
     time.sleep(answer["sleep"])
+print(answer.get("complains", ""), end="", file=sys.stderr)
 print(answer["print"] if "print" in answer else json.dumps(answer))
 sys.exit(answer.get("rc", 0))
 """
@@ -107,6 +108,18 @@ def test_a_node(tmp_path: Path) -> None:
     assert isinstance(asked.node("n2", within=20), Unknown)
     without = scontrol(tmp_path, node_n1={"nodes": [body | {"gres_used": "gpu:h100:1"}]})
     assert isinstance(without.node("n1", within=20), Unknown), "counted, and nobody knows which"
+
+
+def test_steps_that_live_on_the_node(tmp_path: Path) -> None:
+    asked = scontrol(tmp_path)
+    complaint = "scontrol: error: Domain socket directory /var/spool/slurmd: No such file or directory"
+    for answer, seen in (
+        ({"jobs": [{"job_id": 6}, {"job_id": 7}]}, Found(True)),
+        ({"jobs": []}, Found(False)),
+        ({"print": json.dumps({"jobs": []}), "complains": complaint}, Unknown(f"scontrol listjobs: {complaint}")),
+    ):
+        (tmp_path / "answers.json").write_text(json.dumps({"--json listjobs": answer}))
+        assert asked.has_steps(7, within=20) == seen
 
 
 @pytest.mark.parametrize(

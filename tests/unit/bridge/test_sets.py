@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dynamig.bridge.committed import SEEN_TWICE, SLURM_SETTLES
+from dynamig.bridge.decide import LONGEST_PREPARE
 from dynamig.protocol import names
 from dynamig.protocol.slurm_jobs import Ending, JobState
 from tests.unit.bridge.stage import Stage, wants
@@ -69,6 +71,24 @@ def test_a_claim_that_is_used_again_is_held_anew() -> None:
     stage.settle()
     assert stage.sets.pods["c"]["spec"].get("nodeName")
     assert len(stage.devices("c")) == 1
+
+
+def test_a_claim_whose_hold_was_lost_before_a_pod_was_bound_is_held_anew() -> None:
+    """No driver ever heard of it, so none lets go of it; its node says so in time."""
+    stage = Stage()
+    stage.sets.create_claim("shared", wants("3g.40gb"))
+    stage.sets.create_pod("a", uses=["shared"])
+    while not stage.sets.claims["shared"]["status"].get("allocation"):
+        stage.look()
+    assert stage.sets.pods["a"]["spec"].get("nodeName") is None
+    for job in list(stage.slurm.jobs.values()):
+        stage.slurm.forget(job.key.job_id)
+    stage.look_for(SLURM_SETTLES + SEEN_TWICE)
+    assert stage.sets.told["a"][-1][0] == "WaitingForClaims", "a prepare of it may have begun"
+    stage.look_for(2 * LONGEST_PREPARE)
+    stage.settle()
+    assert stage.sets.pods["a"]["spec"].get("nodeName")
+    assert len(stage.devices("a")) == 1
 
 
 def test_scancel_of_the_shared_hold_ends_all_its_pods() -> None:

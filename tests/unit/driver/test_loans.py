@@ -26,7 +26,7 @@ from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.device_map import DeviceMap, Given
 from dynamig.protocol.gpus import GpuReading, MigMode
 from dynamig.protocol.lifecycle import State
-from dynamig.protocol.loans import Borrower, JobFacts, Loan, NodeFacts, check_apart
+from dynamig.protocol.loans import LAUNCH_S, Borrower, JobFacts, Loan, NodeFacts, check_apart
 from dynamig.protocol.records import ClaimRecord
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.testing.fakes import FakeGpus
@@ -44,6 +44,7 @@ class FakeSlurm:
 
     jobs: dict[int, Seen[JobFacts]] = field(default_factory=dict)
     node_answer: Seen[NodeFacts] = field(default_factory=lambda: Found(UP))
+    steps_answer: Seen[bool] = field(default_factory=lambda: Found(False))
     asked: list[int] = field(default_factory=list)
     told_to_start: list[Borrower] = field(default_factory=list)
     node_name: str = "slurm-n1"
@@ -57,6 +58,9 @@ class FakeSlurm:
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]:
         assert name == self.node_name
         return self.node_answer
+
+    def has_steps(self, job_id: int, *, within: float) -> Seen[bool]:
+        return self.steps_answer
 
     def start_now(self, run: Borrower, *, within: float) -> bool:
         self.told_to_start.append(run)
@@ -369,6 +373,7 @@ def test_slurmctlds_word_ends_a_loan_whose_epilog_found_no_driver(node: SlurmNod
     node.slurm.node_answer = Found(NodeFacts(frozenset({"MIXED"}), frozenset({1})))
     assert node.lender.ask() == [], "the node still counts the GPU as used"
     node.slurm.node_answer = Found(UP)
+    node.bench.clock.now += LAUNCH_S
     node.lender.ask()
     assert node.lent() == {}
 
@@ -383,8 +388,32 @@ def test_a_forgotten_jobs_gpu_goes_to_the_job_that_slurm_has_given_it_to(node: S
     node.slurm.says(OTHER, "CANCELLED")
     refused("LENT", lambda: node.lend(OTHER, 0, wait=20))
     node.slurm.says(OTHER, "RUNNING")
+    node.bench.clock.now += LAUNCH_S
     node.lend(OTHER, 0, wait=20)
     assert node.lent() == {0: 8}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Gone("unknown"),
+        Found(JobFacts(frozenset({"PENDING"}), JOB.sluid, JOB.restart)),
+        Found(JobFacts(frozenset({"RUNNING"}), "another", 0)),
+    ],
+    ids=["unknown", "waits to be started", "the id is another job's"],
+)
+def test_what_slurmctld_forgot_in_a_crash_keeps_its_gpu_while_it_lives_here(
+    node: SlurmNode, said: Seen[JobFacts]
+) -> None:
+    node.lend()
+    node.slurm.jobs[JOB.job_id] = said
+    assert node.lender.ask() == [], "it may be about to start"
+    node.bench.clock.now += LAUNCH_S
+    for steps in (Found(True), Unknown("no spool folder")):
+        node.slurm.steps_answer = steps
+        assert node.lender.ask() == []
+    node.slurm.steps_answer = Found(False)
+    assert [loan.borrower for loan in node.lender.ask()] == [JOB]
 
 
 def test_a_loan_that_changed_hands_while_slurmctld_was_asked_stays(node: SlurmNode) -> None:
@@ -405,6 +434,7 @@ def test_the_next_run_of_a_job_takes_over_what_its_last_run_left(node: SlurmNode
     node.lend(Borrower(7, "first", 0))
     again = Borrower(7, "second", 1)
     node.slurm.says(again, "RUNNING")
+    node.bench.clock.now += LAUNCH_S
     node.lend(again, wait=30)
     assert node.loans.all()[node.gpu()].borrower == again
 
@@ -474,6 +504,7 @@ def test_killed_at_any_write_of_lending_the_gpus_are_free_again_once_slurm_says_
         node.restart()
         node.check()
         node.slurm.says(Borrower(7, "next", 1), "PENDING")  # its prolog failed closed: requeued
+        node.bench.clock.now += LAUNCH_S
         node.lender.ask()
         assert node.lent() == {}
         node.prepare(node.held("a", node.part(), node.part(gpu=1)))

@@ -11,6 +11,8 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.lifecycle import OWNS_HARDWARE, State
 from dynamig.protocol.loans import (
+    DISOWNED,
+    LAUNCH_S,
     UNHEARD,
     Borrower,
     JobFacts,
@@ -50,7 +52,7 @@ def down(state: str) -> Seen[NodeFacts]:
     [
         (job("RUNNING"), UP, JobSeen.ACTIVE),
         (job("SUSPENDED"), UP, JobSeen.ACTIVE),
-        (job("PENDING"), UP, JobSeen.ACTIVE),
+        (job("PENDING"), UP, JobSeen.UNSTARTED),  # seen: slurmctld killed, its last state was from before the start
         (job("COMPLETED"), UP, JobSeen.ENDED),
         (job("CANCELLED"), USED, JobSeen.ENDED),  # another job has the GPU already
         (job("TIMEOUT"), UP, JobSeen.ENDED),
@@ -79,6 +81,7 @@ def test_a_gpu_without_an_index_is_never_seen_free() -> None:
     [
         (job("RUNNING"), USED, frozenset[int]()),
         (job("CONFIGURING", "RUNNING"), USED, frozenset[int]()),
+        (job("PENDING"), USED, frozenset({0})),
         (job("RUNNING", sluid="stranger"), USED, frozenset({0})),
         (job("CANCELLED"), USED, frozenset({0})),
         (Gone("unknown"), USED, frozenset({0})),
@@ -97,8 +100,14 @@ def test_silence_about_the_node_stays_silence() -> None:
     assert used_but_for(SILENT, RUN, [0], job("RUNNING")) is SILENT
 
 
-def test_only_an_answer_ends_a_loan() -> None:
-    assert {seen for seen in JobSeen if loan_is_over(seen)} == {JobSeen.ENDED, JobSeen.OTHER, JobSeen.GONE}
+def over(has_steps: Seen[bool], age_s: float) -> set[JobSeen]:
+    return {seen for seen in JobSeen if loan_is_over(seen, has_steps, age_s)}
+
+
+def test_only_an_answer_ends_a_loan_and_where_slurmctld_may_have_forgotten_the_nodes_too() -> None:
+    assert over(Found(False), LAUNCH_S) == {JobSeen.ENDED, *DISOWNED}
+    for has_steps, age_s in ((Found(True), 1e6), (Unknown("no answer"), 1e6), (Found(False), LAUNCH_S - 1)):
+        assert over(has_steps, age_s) == {JobSeen.ENDED}
 
 
 @pytest.mark.parametrize(
