@@ -248,7 +248,7 @@ class Lender:
     def _has_steps(self, loan: Loan, seen: JobSeen, until: float) -> Seen[bool]:
         if seen not in DISOWNED:
             return Unknown("not asked")
-        return self._slurm.word.has_steps(loan.borrower.job_id, within=self._patience(until))
+        return self._slurm.word.has_steps(loan.borrower.job_id, self._maps.slurm_node, within=self._patience(until))
 
     def _may_ask(self, gpu: GpuUuid) -> bool:
         now = self._monotonic()

@@ -29,8 +29,8 @@ class SlurmWord(Protocol):
 
     def job(self, job_id: int, *, within: float) -> Seen[JobFacts]: ...
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]: ...
-    def has_steps(self, job_id: int, *, within: float) -> Seen[bool]:
-        """Whether a step of the job lives on this node. The node itself is asked, not slurmctld."""
+    def has_steps(self, job_id: int, node: str, *, within: float) -> Seen[bool]:
+        """Whether a step of the job lives on this node, `node` to Slurm. The node itself is asked, not slurmctld."""
         ...
 
 
@@ -47,8 +47,8 @@ class Scontrol:
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]:
         return self._seen(lambda: self._node(name, within))
 
-    def has_steps(self, job_id: int, *, within: float) -> Seen[bool]:
-        return self._seen(lambda: self._has_steps(job_id, within))
+    def has_steps(self, job_id: int, node: str, *, within: float) -> Seen[bool]:
+        return self._seen(lambda: self._has_steps(job_id, node, within))
 
     def start_now(self, run: Borrower, *, within: float) -> bool:
         try:
@@ -74,9 +74,9 @@ class Scontrol:
                 return Found(NodeFacts(frozenset(node["state"]), used_gpus(node["gres"], node["gres_used"])))
         return Unknown(f"slurmctld shows no node {name}")
 
-    def _has_steps(self, job_id: int, within: float) -> Seen[bool]:
+    def _has_steps(self, job_id: int, node: str, within: float) -> Seen[bool]:
         """Where slurmd's spool folder is not found, 26.05.5 lists no jobs, exits 0 and complains on stderr only."""
-        said = self._run(within, "--json", "listjobs")
+        said = self._run(within, "--json", "listjobs", node)
         if said.stderr:
             return Unknown(f"scontrol listjobs: {said.stderr.decode(errors='replace').strip()}")
         return Found(any(job["job_id"] == job_id for job in _object(said.stdout)["jobs"]))

@@ -118,8 +118,8 @@ def test_steps_that_live_on_the_node(tmp_path: Path) -> None:
         ({"jobs": []}, Found(False)),
         ({"print": json.dumps({"jobs": []}), "complains": complaint}, Unknown(f"scontrol listjobs: {complaint}")),
     ):
-        (tmp_path / "answers.json").write_text(json.dumps({"--json listjobs": answer}))
-        assert asked.has_steps(7, within=20) == seen
+        (tmp_path / "answers.json").write_text(json.dumps({"--json listjobs n1": answer}))
+        assert asked.has_steps(7, "n1", within=20) == seen
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class FakeSlurm:
         assert name == self.node_name
         return self.node_answer
 
-    def has_steps(self, job_id: int, *, within: float) -> Seen[bool]:
+    def has_steps(self, job_id: int, node: str, *, within: float) -> Seen[bool]:
         return self.steps_answer
 
     def start_now(self, run: Borrower, *, within: float) -> bool:
