@@ -15,12 +15,11 @@ import structlog
 from lightkube import Client
 
 from dynamig.errors import DynamigError
-from dynamig.kube.client import plain, translated
+from dynamig.kube.client import WATCH_SECONDS, plain, translated
 from dynamig.protocol.pauses import pause_after
 
 log = structlog.get_logger(__name__)
 
-WATCH_SECONDS = 240
 FIRST_PAUSE, LONGEST_PAUSE = 0.4, 10.0
 
 Objects = Mapping[tuple[str, str], Mapping[str, Any]]

@@ -5,6 +5,8 @@ Typed models would tie the driver to one Kubernetes version; the few fields that
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 import httpx2
 import yaml
 from lightkube import ApiError, Client, KubeConfig
+from lightkube.config.client_adapter import verify_cluster
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 
@@ -34,6 +37,34 @@ Pod = create_namespaced_resource("", "v1", "Pod", "pods")
 READ_TIMEOUT = 8.0
 """Seconds for one request. The kubelet's whole prepare has 45; a request that takes longer is tried again."""
 
+WATCH_SECONDS = 240
+"""Seconds after which the server is asked to end a watch, however quiet it was."""
+
+LONGEST_SILENCE = WATCH_SECONDS + 30.0
+"""Seconds after which a watch that says nothing is broken: its server should have ended it."""
+
+KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A peer that is gone without a word (a cut cable, a machine that lost power) is noticed within half a minute."""
+
+
+class WatchfulTransport(httpx2.HTTPTransport):
+    """A watch that says nothing ends, too: lightkube waits for its next word without a limit, and a connection of which
+    only our end is left would keep us blind."""
+
+    def __init__(self, verify: ssl.SSLContext) -> None:
+        super().__init__(verify=verify, socket_options=KEEPALIVE)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        limits = request.extensions["timeout"]
+        if limits["read"] is None:
+            request.extensions["timeout"] = {**limits, "read": LONGEST_SILENCE}
+        return super().handle_request(request)
+
 
 def connect(kubeconfig: Path | None, *, field_manager: str | None = None, timeout: float = READ_TIMEOUT) -> Client:
     """A client for `kubeconfig`, or for the pod's own service account. Nothing is sent yet. `timeout`: seconds that one
@@ -42,8 +73,12 @@ def connect(kubeconfig: Path | None, *, field_manager: str | None = None, timeou
     Tokens from files are read again when the server refuses the old one (lightkube's token file authentication).
     """
     try:
-        config = KubeConfig.from_file(_readable(kubeconfig)) if kubeconfig else KubeConfig.from_service_account()
-        return Client(config.get(), timeout=httpx2.Timeout(timeout), field_manager=field_manager)
+        given = KubeConfig.from_file(_readable(kubeconfig)) if kubeconfig else KubeConfig.from_service_account()
+        config = given.get()
+        if config is None or config.user is None:
+            raise ConfigError("its current context names no user")
+        transport = WatchfulTransport(verify_cluster(config.cluster, config.user, config.abs_file))
+        return Client(config, timeout=httpx2.Timeout(timeout), field_manager=field_manager, transport=transport)
     except ConfigError as error:
         where = kubeconfig or "the pod's service account"
         raise Refused("BAD_KUBECONFIG", f"{where}: {error}", "give a readable kubeconfig") from error

@@ -8,9 +8,7 @@ from typing import Any
 from lightkube import Client
 
 from dynamig.errors import Refused
-from dynamig.kube.client import Node, ResourceSlice, plain, translated
-
-WATCH_SECONDS = 240
+from dynamig.kube.client import WATCH_SECONDS, Node, ResourceSlice, plain, translated
 
 
 class ApiSlices:

@@ -1,0 +1,109 @@
+"""A watch that has gone silent, as behind a cut cable, does not keep anybody blind."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+
+from dynamig.kube import client
+from dynamig.kube.cache import WatchedObjects
+
+LISTED = {"kind": "PodList", "metadata": {"resourceVersion": "7"}, "items": []}
+
+
+class Silent(ThreadingHTTPServer):
+    """Lists nothing at version 7; says nothing in answer to a watch until it is told to `end`."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.watches = 0
+        self.over = threading.Event()
+        super().__init__(("127.0.0.1", 0), _Answers)
+
+    def end(self) -> None:
+        self.over.set()
+        self.shutdown()
+        self.server_close()
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Silent
+
+    def do_GET(self) -> None:
+        watching = "watch=true" in self.path
+        body = b"" if watching else json.dumps(LISTED).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        if not watching:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+        if watching:
+            self.server.watches += 1
+            self.server.over.wait(60)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Silent]:
+    server = Silent()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.end()
+
+
+def kubeconfig(folder: Path, server: Silent) -> Path:
+    named = {"name": "x"}
+    body = {
+        "clusters": [{**named, "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{**named, "user": {"token": "t"}}],
+        "contexts": [{**named, "context": {"cluster": "x", "user": "x"}}],
+        "current-context": "x",
+    }
+    (folder / "config").write_text(yaml.safe_dump(body))
+    return folder / "config"
+
+
+def eventually(check: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_watch_that_goes_silent_is_out_of_step_and_begun_anew(
+    tmp_path: Path, server: Silent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "LONGEST_SILENCE", 0.5)
+    told: list[bool] = []
+    watched = WatchedObjects(
+        client.connect(kubeconfig(tmp_path, server)), client.Pod, lambda: told.append(watched.synced), namespace="ns"
+    )
+    watched.start()
+    eventually(lambda: told == [True])
+    eventually(lambda: not watched.synced)
+    eventually(lambda: server.watches >= 2)
+    watched.stop()
+
+
+def test_a_dead_peer_is_noticed_by_the_kernel(server: Silent) -> None:
+    url = f"http://127.0.0.1:{server.server_port}/pods?watch=true"
+    with (
+        httpx2.Client(transport=client.WatchfulTransport(ssl.create_default_context())) as http,
+        http.stream("GET", url) as answer,
+    ):
+        connection = answer.extensions["network_stream"].get_extra_info("socket")
+        assert all(connection.getsockopt(level, option) == value for level, option, value in client.KEEPALIVE)
