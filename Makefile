@@ -57,7 +57,7 @@ soak: venv emulator ## The emulator for about an hour: a million operations with
 
 # DYNAMIG_SOAK=N puts the faults at the first N writes of each kind, one run of the story for each.
 slurm-soak: SLURM_TESTS = soak
-slurm-soak: slurm ## The stories of faults that `make slurm` leaves out: long ones, and one that is known to go wrong
+slurm-soak: slurm ## The stories of faults that `make slurm` leaves out for their time
 
 lab-up: venv emulator ## Real etcd, Kubernetes and two nodes with emulated GPUs; continues where it stopped
 	$(PYTHON) -m lab up $(LAB_ARGS)

@@ -14,10 +14,10 @@ from dynamig.protocol.shards import units_of
 from dynamig.testing.emulator import GpuModel, load_geometry, model_key
 from lab.spec import CONTROL, LabSpec, Layout, NodeSpec
 
-PROLOG_TIMEOUT_S = 120
+PROLOG_TIMEOUT_S = 90
 """The prolog waits up to a minute for a GPU to be handed over; slurmd kills it, and drains the node, after this."""
 
-BATCH_START_TIMEOUT_S = 180
+BATCH_START_TIMEOUT_S = 150
 """slurmctld gives a batch job up that has not started by then; the prolog's time counts."""
 
 CPUS, SOCKETS, MEMORY_MIB = 16, 2, 64_000

@@ -3,8 +3,6 @@
 One story for all faults. While it is told, native jobs for whole nodes start in the gaps and look (`native.py`), and a
 witness looks for overlapping claims (`witness.py`). `make test` tells it with one fault of each kind, `make slurm-soak`
 with all of them; `DYNAMIG_SOAK=N` N times, the nth time with the faults at the nth write of each kind.
-
-A crash of slurmctld that hits native jobs is known to go wrong: see README, Limitations.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ DAEMONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("nth", ROUNDS)
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "driver" else pytest.mark.soak) for n in DAEMONS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in ("driver", "slurmctld") else pytest.mark.soak) for n in DAEMONS])
 def test_kill_9_of_a_daemon_after_a_write(stage: Stage, name: str, nth: int) -> None:
     daemons, writes = DAEMONS[name]
     kill = faults.after(partial(kill_and_start, stage.lab, daemons))

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(420)
 
 DEAF = "trap '' TERM; nvml-list; while :; do sleep 0.2; done"
 TURNED_AWAY_S = 240.0
-"""Seconds within which a hold is there again: the native job that got the GPU first is turned away after 105."""
+"""Seconds within which a hold is there again: the native job that got the GPU first is turned away after 75."""
 
 TIME_LIMIT_S = 150.0
 """Seconds within which slurmctld has ended a job whose limit is a minute."""
