@@ -351,6 +351,17 @@ def test_a_request_without_a_limit_and_an_ephemeral_container_get_no_gpu_either(
     assert "resources" in said, said
 
 
+def test_a_pod_does_not_grow_beyond_what_its_job_holds(lab: Lab, slurm_editor: As) -> None:
+    """Refused to whoever has the right: the administrator here."""
+    accepted(slurm_editor, template("grows"), pod("grows"))
+    bigger = {"name": "main", "resources": {"requests": {"cpu": "64"}, "limits": {"cpu": "64"}}}
+    resize = json.dumps({"spec": {"containers": [bigger]}})
+    admin = As(lab, lab.admin_kubeconfig, "-n", SLURM_NAMESPACE)
+    done, said = admin("patch", "pod", "grows", "--subresource=resize", "-p", resize)
+    assert not done
+    assert "make a new pod" in said, said
+
+
 def test_annotations_that_mean_nothing_or_come_later_are_refused(slurm_editor: As) -> None:
     for word in ("account", "user", "gres", "node", "hold", "priority"):
         refused(slurm_editor, annotated(pod("words"), **{word: "1"}), f"dynamig.io/{word} means nothing here")

@@ -28,6 +28,27 @@ def only_n1(lab: Lab) -> int:
     return job
 
 
+def test_a_cordoned_node_gets_no_hold_and_the_pod_says_why(lab: Lab, cluster: Cluster) -> None:
+    try:
+        for node in lab.nodes:
+            lab.kubectl("cordon", node)
+        cluster.pod("waits", mig(profile="1g.10gb"))
+        until(lambda: _says(cluster, "waits", *(f"{node}: it is cordoned" for node in lab.nodes)))
+        assert holds(lab) == []
+        lab.kubectl("uncordon", "n2")
+        cluster.running("waits")
+        assert {i.node for i in cluster.instances()} == {"n2"}
+    finally:
+        for node in lab.nodes:
+            lab.kubectl("uncordon", node)
+
+
+def _says(cluster: Cluster, pod: str, *words: str) -> None:
+    conditions = cluster.get("pod", pod)["status"].get("conditions", ())
+    message = next(c["message"] for c in conditions if c["type"] == names.CONDITION)
+    assert all(word in message for word in words), message
+
+
 def test_ballast_steers_a_hold_past_shards_without_a_place(lab: Lab, cluster: Cluster) -> None:
     """GPU 0 keeps two shards, slices 1 and 3, between which no 2g begins; Slurm would give them for it."""
     only_n1(lab)

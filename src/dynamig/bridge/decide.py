@@ -29,7 +29,7 @@ from dynamig.bridge.actions import (
 from dynamig.bridge.extra import publications
 from dynamig.bridge.failures import Setback
 from dynamig.bridge.news import news
-from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, plan_hold
+from dynamig.bridge.plan import Choice, Chooser, NoPlan, Plan, no_place_for, plan_hold
 from dynamig.bridge.sets import ClaimSet, claim_sets
 from dynamig.bridge.world import NodeView, PodRef, SetClaim, World
 from dynamig.protocol import names
@@ -305,6 +305,8 @@ def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     if node is None or not node.ready:
         why = "it is not managed" if node is None else node.why_not
         return (Tell(of, "NodeNotReady", f"job {job.key.job_id} runs on {job.node}, but {why}"),)
+    if why := no_place_for(of, node):
+        return _instead(of, job, f"{node.name}: {why}")
     if wait := _not_yet(of, world):
         return wait
     if not of.claims:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dynamig.bridge.accounts import Accounts
 from dynamig.bridge.by_identity import by_identity
+from dynamig.bridge.fits import UNMARKED, NodeMarks, marks_of
 from dynamig.bridge.world import NodeView, PodView, SetClaim, World, read_pod, read_set_claim
 from dynamig.dra import PublishedPool, read_pools
 from dynamig.mig import GpuUuid
@@ -22,6 +23,7 @@ FRESH = 40.0
 """Seconds after which a node's report no longer counts: four renewals were missed."""
 
 Obj = Mapping[str, Any]
+NO_MARKS: Mapping[str, NodeMarks] = {}
 
 
 def slurm_pods(pods: Iterable[Obj], namespaces: Iterable[Obj], accounts: Accounts) -> dict[str, PodView]:
@@ -87,17 +89,12 @@ def _unusable(node: NodeView, why: str) -> NodeView:
     return replace(node, ready=False, why_not=why)
 
 
-def out_of_service(nodes: Iterable[Obj]) -> frozenset[str]:
-    """Nodes that an administrator declared powered off, by the taint with which Kubernetes lets go of their pods."""
-    return frozenset(
-        n["metadata"]["name"]
-        for n in nodes
-        if any(t["key"] == names.OUT_OF_SERVICE for t in n["spec"].get("taints") or ())
-    )
-
-
-def declared_gone(node: NodeView) -> NodeView:
-    return replace(node, ready=False, why_not="it was declared out of service", gone=True)
+def marked(node: NodeView, marks: NodeMarks) -> NodeView:
+    """The node with what kube-scheduler sees on it. An administrator declares a node powered off by the taint with
+    which Kubernetes lets go of its pods."""
+    if any(taint["key"] == names.OUT_OF_SERVICE for taint in marks.taints):
+        node = replace(node, ready=False, why_not="it was declared out of service", gone=True)
+    return replace(node, marks=marks)
 
 
 def node_views(
@@ -105,10 +102,10 @@ def node_views(
     leases: Mapping[str, Obj],
     slurm_nodes: Mapping[SlurmNodeName, SlurmNode],
     now: float,
-    gone: Collection[str] = (),
+    marks: Mapping[str, NodeMarks] = NO_MARKS,
 ) -> dict[str, NodeView]:
-    """Every node as its driver tells of it, checked. `leases`: by name. Two that say they are the same Slurm node are
-    both out of use: a job there would be paid to either."""
+    """Every node as its driver tells of it, checked. `leases`: by name; `marks`: by node. Two that say they are the
+    same Slurm node are both out of use: a job there would be paid to either."""
     views = [node_view(node, leases.get(names.lease_name(node)), now) for node in sorted(set(nodes))]
     same = Counter(view.slurm for view in views)
     found = {}
@@ -117,7 +114,7 @@ def node_views(
             seen = _unusable(view, f"another node says too that it is {view.slurm} in Slurm")
         else:
             seen = checked(view, slurm_nodes.get(view.slurm))
-        found[view.name] = declared_gone(seen) if view.name in gone else seen
+        found[view.name] = marked(seen, marks.get(view.name, UNMARKED))
     return found
 
 
@@ -150,7 +147,7 @@ def world(
         claims={c.view.ref.uid: c for c in set_claims},
         pools=_by_gpu(pools),
         classes={c["metadata"]["name"]: c for c in classes},
-        nodes=node_views(known, leases, by_name, now, out_of_service(nodes)),
+        nodes=node_views(known, leases, by_name, now, {n["metadata"]["name"]: marks_of(n) for n in nodes}),
         jobs=jobs,
         slurm_nodes=by_name,
         slurm_started=slurm_started,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from dynamig.bridge.fits import why_not
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
 from dynamig.mig import GpuUuid
@@ -87,10 +88,13 @@ def plan_hold(of: ClaimSet, world: World, choose: Chooser, *, excluded: Iterable
     Best: the least ballast, then the fewest partitions lost, then the fewest shards, then node and GPU order
     (deterministic). `excluded`: Kubernetes nodes, as long as there are others.
     """
-    nodes = _candidates(of, world, frozenset(excluded))
+    known = _candidates(of, world)
+    unfit = {n.name: why for n in known if (why := no_place_for(of, n))}
+    nodes = _but_for([n for n in known if n.name not in unfit], frozenset(excluded))
     ready = [(n, world.slurm_nodes[n.slurm]) for n in nodes if n.ready and n.slurm in world.slurm_nodes]
     if not ready:
-        waiting = "; ".join(f"{n.name}: {n.why_not}" for n in nodes if not n.ready)
+        reasons = ((n.name, n.why_not or unfit.get(n.name)) for n in known)
+        waiting = "; ".join(f"{name}: {why}" for name, why in reasons if why)
         return NoPlan(f"no node is ready for holds ({waiting or 'none is managed'})")
     if not of.claims:
         return Plan(tuple(n.slurm for n, _ in ready), 0)
@@ -100,10 +104,19 @@ def plan_hold(of: ClaimSet, world: World, choose: Chooser, *, excluded: Iterable
     return _join(now) if now else _wait(of, ready, choose, world)
 
 
-def _candidates(of: ClaimSet, world: World, excluded: frozenset[str]) -> Sequence[NodeView]:
+def _candidates(of: ClaimSet, world: World) -> Sequence[NodeView]:
     """Nodes in order of their names: where the hand-made claims of its pod are, if it has any."""
     bound = {c.view.held_by_node for c in of.leans_on}
-    nodes = [n for n in sorted(world.nodes.values(), key=lambda n: n.name) if not bound or bound == {n.name}]
+    return [n for n in sorted(world.nodes.values(), key=lambda n: n.name) if not bound or bound == {n.name}]
+
+
+def no_place_for(of: ClaimSet, node: NodeView) -> str:
+    """Why kube-scheduler would not let a pod of the set be there; empty if nothing is known to speak against it."""
+    reasons = (why_not(pod.rules, node.name, node.marks) for pod in of.pods)
+    return next((why for why in reasons if why), "")
+
+
+def _but_for(nodes: Sequence[NodeView], excluded: frozenset[str]) -> Sequence[NodeView]:
     return [n for n in nodes if n.name not in excluded] or nodes
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from dynamig.bridge.accounts import Accounts, NotPayable, Payment, read_wish
 from dynamig.bridge.by_identity import by_identity
+from dynamig.bridge.fits import UNMARKED, NodeMarks, NodeRules, rules_of
 from dynamig.bridge.needs import Needs, needs_of
 from dynamig.dra import PublishedPool
 from dynamig.mig import GpuUuid
@@ -55,6 +56,7 @@ class PodView:
     created: float
     unschedulable_since: float | None
     needs: Needs
+    rules: NodeRules
     payment: Payment | NotPayable
     told: Told | None = None
 
@@ -102,7 +104,7 @@ class NodeView:
     """A node that both systems have. `slurm`: empty as long as its driver has no map. `claims`: UIDs that its driver
     reports living or intended; `reported`: when, in seconds of the epoch; `map`: Slurm index to GPU. `fresh`: the
     report is new enough to be believed; `ready`: fresh, registered, and the map is good. `gone`: an administrator
-    declared it out of service; nothing of it runs any more."""
+    declared it out of service; nothing of it runs any more. `marks`: what kube-scheduler goes by."""
 
     name: str
     slurm: SlurmNodeName
@@ -113,6 +115,7 @@ class NodeView:
     reported: float
     map: Mapping[int, GpuUuid]
     gone: bool = False
+    marks: NodeMarks = UNMARKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,7 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
         created=_time(meta.get("creationTimestamp")),
         unschedulable_since=_unschedulable(status),
         needs=needs_of(spec),
+        rules=rules_of(spec),
         payment=accounts.payment(read_wish(obj)),
         told=_condition(status, names.CONDITION),
     )

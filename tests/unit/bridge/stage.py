@@ -14,6 +14,7 @@ from dynamig.bridge.actions import Action, Decision, Tell
 from dynamig.bridge.decide import decide
 from dynamig.bridge.errands import Errands
 from dynamig.bridge.failures import Failures
+from dynamig.bridge.fits import UNMARKED, NodeMarks
 from dynamig.bridge.health import LookFailed
 from dynamig.bridge.plan import Choice, NoChoice, Pick
 from dynamig.bridge.sets import ClaimSet
@@ -60,6 +61,7 @@ class Stage:
     closed: set[GpuUuid] = field(default_factory=set)
     slurm_names: dict[str, SlurmNodeName] = field(default_factory=dict)
     maps: dict[str, Mapping[int, GpuUuid]] = field(default_factory=dict)
+    marks: dict[str, NodeMarks] = field(default_factory=dict)
     accounts: Accounts = EVERYBODY
     leads: bool = True
     done: list[tuple[Action, str]] = field(default_factory=list)
@@ -103,6 +105,7 @@ class Stage:
             reported=self.now,
             map=self.maps.get(name, {i: gpu(name, i) for i in range(2)}),
             gone=name in self.gone,
+            marks=self.marks.get(name, UNMARKED),
         )
 
     def look(self) -> int:

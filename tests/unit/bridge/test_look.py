@@ -12,7 +12,8 @@ import pytest
 
 from dynamig.bridge.accounts import Accounts
 from dynamig.bridge.config import load
-from dynamig.bridge.look import FRESH, checked, node_view, node_views, out_of_service, slurm_pods
+from dynamig.bridge.fits import NodeMarks, marks_of
+from dynamig.bridge.look import FRESH, checked, node_view, node_views, slurm_pods
 from dynamig.errors import Refused
 from dynamig.protocol import names
 from dynamig.protocol.slurm_jobs import SlurmGpu, SlurmNode, SlurmNodeName
@@ -131,9 +132,10 @@ def test_every_error_of_a_configuration_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_only_the_out_of_service_taint_declares_a_node_gone() -> None:
-    def node(name: str, *taints: str) -> dict[str, Any]:
-        return {"metadata": {"name": name}, "spec": {"taints": [{"key": t, "effect": "NoExecute"} for t in taints]}}
+    def marks(*taints: str) -> NodeMarks:
+        return marks_of({"metadata": {}, "spec": {"taints": [{"key": t, "effect": "NoExecute"} for t in taints]}})
 
-    unreachable = node("n1", "node.kubernetes.io/unreachable")
-    off = node("n2", "node.kubernetes.io/unreachable", names.OUT_OF_SERVICE)
-    assert out_of_service([unreachable, off, {"metadata": {"name": "n3"}, "spec": {}}]) == {"n2"}
+    unreachable = marks("node.kubernetes.io/unreachable")
+    off = marks("node.kubernetes.io/unreachable", names.OUT_OF_SERVICE)
+    found = node_views(["n1", "n2", "n3"], {}, {}, NOW, {"n1": unreachable, "n2": off})
+    assert [name for name, node in found.items() if node.gone] == ["n2"]
