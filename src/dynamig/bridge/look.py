@@ -16,11 +16,9 @@ from dynamig.dra import PublishedPool, read_pools
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.device_map import NO_MAP, DeviceMap, map_from_json
+from dynamig.protocol.node_report import FRESH_SECONDS
 from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
 from dynamig.protocol.times import from_rfc3339
-
-FRESH = 40.0
-"""Seconds after which a node's report no longer counts: four renewals were missed."""
 
 Obj = Mapping[str, Any]
 NO_MARKS: Mapping[str, NodeMarks] = {}
@@ -52,7 +50,7 @@ def node_view(name: str, lease: Obj | None, now: float) -> NodeView:
         registered = bool(report["registered"])
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         return _silent(name, f"its driver's report cannot be read: {error!r}")
-    fresh = now - renewed <= FRESH
+    fresh = now - renewed <= FRESH_SECONDS
     stale = "" if fresh else f"its driver has not reported since {lease['spec']['renewTime']}"
     why = stale or _why_not(registered, device_map, trouble)
     slurm = SlurmNodeName("" if noted is None else device_map.slurm_node or name)

@@ -9,10 +9,8 @@ from lightkube.types import PatchType
 
 from dynamig.kube.client import Lease, translated
 from dynamig.protocol import names
+from dynamig.protocol.node_report import FRESH_SECONDS
 from dynamig.protocol.times import to_micro_time
-
-LEASE_SECONDS = 40
-"""How long the last report counts as fresh: four renewals may be lost."""
 
 
 class ApiLease:
@@ -33,7 +31,7 @@ class ApiLease:
             },
             "spec": {
                 "holderIdentity": self._node,
-                "leaseDurationSeconds": LEASE_SECONDS,
+                "leaseDurationSeconds": FRESH_SECONDS,
                 "renewTime": to_micro_time(time.time()),
             },
         }

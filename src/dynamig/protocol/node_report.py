@@ -11,6 +11,9 @@ from dynamig.protocol.device_map import DeviceMap, map_to_json
 from dynamig.protocol.loans import Loan, loan_to_json
 from dynamig.protocol.records import ClaimRecord
 
+FRESH_SECONDS = 40
+"""How long a report counts: four renewals may be lost."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:

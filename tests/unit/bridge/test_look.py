@@ -13,9 +13,10 @@ import pytest
 from dynamig.bridge.accounts import Accounts
 from dynamig.bridge.config import load
 from dynamig.bridge.fits import NodeMarks, marks_of
-from dynamig.bridge.look import FRESH, checked, node_view, node_views, slurm_pods
+from dynamig.bridge.look import checked, node_view, node_views, slurm_pods
 from dynamig.errors import Refused
 from dynamig.protocol import names
+from dynamig.protocol.node_report import FRESH_SECONDS
 from dynamig.protocol.slurm_jobs import SlurmGpu, SlurmNode, SlurmNodeName
 
 NOW = 1_800_000_000.0
@@ -44,7 +45,7 @@ def test_a_node_that_reports_and_agrees_with_slurm_is_ready() -> None:
     ("seen", "why"),
     [
         (None, "never reported"),
-        (lease(age=FRESH + 1), "has not reported since 2027-01-15T07:59:19"),
+        (lease(age=FRESH_SECONDS + 1), "has not reported since 2027-01-15T07:59:19"),
         (lease(registered=False), "not registered"),
         (lease(deviceMap=None), "no map"),
         (lease(mapTrouble="GPU-x is not on this node"), "GPU-x is not on this node"),
