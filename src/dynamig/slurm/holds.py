@@ -20,7 +20,7 @@ from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.protocol.slurm_jobs import HeldGpu, HoldRequest, Job, JobState, SlurmNode, SlurmNodeName
 from dynamig.slurm import gres
 from dynamig.slurm.client import SlurmClient
-from dynamig.slurm.values import JobChanges, NodeInfo, SlurmJob, extra_of, job_of_ours
+from dynamig.slurm.values import HeldGres, JobChanges, NodeInfo, SlurmJob, extra_of, job_of_ours
 
 SHARD = "shard"
 
@@ -121,8 +121,16 @@ class ExternalJobs:
             raise Unavailable("SLURM_UNAVAILABLE", found.reason)
         if isinstance(found, Gone):  # suspended, or it ended while we looked: no GPU that anybody could build on
             return job
-        held = [g for g in found.value.get(job.node, ()) if g.name == SHARD]
-        return job_of_ours(seen, HeldGpu(held[0].index, held[0].count) if len(held) == 1 else None)
+        return job_of_ours(seen, held_gpu(found.value.get(job.node, ()), job.purpose.shards))
+
+
+def held_gpu(held: Sequence[HeldGres], asked: int) -> HeldGpu | None:
+    """What a hold that asked for `asked` shards builds on: the first GPU that gives as many. An exclusive job is given
+    all shards of its node (case C-67), and uses no more of them than it asked for."""
+    shards = [g for g in held if g.name == SHARD]
+    enough = [g for g in shards if g.count >= asked] or shards
+    first = min(enough, key=lambda g: -1 if g.index is None else g.index, default=None)
+    return None if first is None else HeldGpu(first.index, min(first.count, asked))
 
 
 def slurm_node(info: NodeInfo) -> SlurmNode:

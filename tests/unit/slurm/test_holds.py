@@ -121,6 +121,24 @@ def test_only_shards_are_held_and_counted_ones_have_no_gpu(
     assert found.value.gpu == gpu
 
 
+@pytest.mark.parametrize(
+    ("shards", "gpu"),
+    [
+        ((8, 8), HeldGpu(0, 3)),  # exclusive: all of the node
+        ((1, 8), HeldGpu(1, 3)),
+        ((8,), HeldGpu(0, 3)),
+        ((2,), HeldGpu(0, 2)),  # somebody took one away: seen, and not taken for enough
+    ],
+)
+def test_a_hold_uses_no_more_than_it_asked_for(
+    world: World, jobs: ExternalJobs, shards: tuple[int, ...], gpu: HeldGpu
+) -> None:
+    world.held[2] = tuple(HeldGres("shard", "", count, index) for index, count in reversed(list(enumerate(shards))))
+    found = jobs.look(JobKey(2, "s2"))
+    assert isinstance(found, Found)
+    assert found.value.gpu == gpu
+
+
 def test_look_is_about_this_very_job(world: World, jobs: ExternalJobs) -> None:
     assert isinstance(jobs.look(JobKey(2, "s2")), Found)
     assert isinstance(jobs.look(JobKey(2, "sOTHER")), Gone)

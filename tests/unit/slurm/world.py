@@ -21,14 +21,14 @@ class World(SlurmClient):
         self.silent = False
         self.silent_after: int | None = None
         self.jobs: dict[int, SlurmJob] = {}
-        self.held: dict[int, HeldGres] = {}
+        self.held: dict[int, HeldGres | tuple[HeldGres, ...]] = {}
         self.node_infos: list[NodeInfo] = []
         self.reads = Counter[str]()
 
     def add(
         self, job_id: int, states: str, identity: JobIdentity | None = None, sluid: str = "", **other: object
     ) -> None:
-        comment = Purpose(identity, "ns/p", frozenset({"c"})).to_admin_comment() if identity else ""
+        comment = Purpose(identity, "ns/p", frozenset({"c"}), shards=3).to_admin_comment() if identity else ""
         key = JobKey(job_id, sluid or f"s{job_id}")
         made = SlurmJob(key, frozenset(states.split("+")), "", comment, "", "u", "p", N1, None, None, 0)
         self.jobs[job_id] = replace(made, **other)  # type: ignore[arg-type]
@@ -51,7 +51,10 @@ class World(SlurmClient):
         self.reads["resources"] += 1
         if self.silent:
             return Unknown("silent")
-        return Found({N1: (self.held[job_id],)}) if job_id in self.held else Gone("does not run")
+        if job_id not in self.held:
+            return Gone("does not run")
+        held = self.held[job_id]
+        return Found({N1: held if isinstance(held, tuple) else (held,)})
 
     def nodes(self) -> Sequence[NodeInfo]:
         self._answer("nodes")
