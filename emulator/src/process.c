@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define DEFAULT_DIR "/run/nvidia-emulator" /* where a container finds it without any variable */
@@ -21,6 +23,7 @@ static char directory[PATH_SIZE - 256];
 static char device_root[PATH_SIZE];
 static const struct models_file *models;
 static size_t models_size;
+static uid_t owner;
 static atomic_int inits;
 static atomic_flag busy = ATOMIC_FLAG_INIT;
 
@@ -48,6 +51,9 @@ static bool map_models(void)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
+    struct stat status;
+    if (syscall(SYS_fstat, fd, &status) != 0) /* glibc's own fstat is of 2.33 */
+        status.st_uid = 0;
     off_t size = lseek(fd, 0, SEEK_END);
     void *map = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     close(fd);
@@ -61,6 +67,7 @@ static bool map_models(void)
         munmap((void *)(uintptr_t)models, models_size);
     models = map;
     models_size = (size_t)size;
+    owner = status.st_uid;
     return true;
 }
 
@@ -98,6 +105,11 @@ const char *emulator_dir(void)
 const char *emulator_dev(void)
 {
     return device_root;
+}
+
+uid_t emulator_owner(void)
+{
+    return owner;
 }
 
 const struct models_file *emulator_models(void)

@@ -151,7 +151,7 @@ static nvmlReturn_t lock_clocks(nvmlDevice_t device)
 {
     VIEW(view);
     nvmlReturn_t result = view_gpu(&view, device);
-    return result == NVML_SUCCESS && !may_configure() ? NVML_ERROR_NO_PERMISSION : result;
+    return result == NVML_SUCCESS && !is_administrator() ? NVML_ERROR_NO_PERMISSION : result;
 }
 
 CONSTANT

@@ -53,6 +53,13 @@ void view_close(struct view *view)
     view->mapped = false;
 }
 
+/* A container has the state read-only; a user has no right to it, or to make device files. */
+nvmlReturn_t system_error(void)
+{
+    bool denied = errno == EROFS || errno == EACCES || errno == EPERM;
+    return denied ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_OPERATING_SYSTEM;
+}
+
 static bool lock_node(struct lock *lock)
 {
     char path[PATH_SIZE];
@@ -77,8 +84,8 @@ static nvmlReturn_t copy_node(struct edit *edit)
 
 nvmlReturn_t edit_open(struct edit *edit)
 {
-    if (!lock_node(&edit->lock)) /* a container has the state read-only; a user has no right to it */
-        return errno == EROFS || errno == EACCES || errno == EPERM ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_UNKNOWN;
+    if (!lock_node(&edit->lock))
+        return system_error();
     nvmlReturn_t result = copy_node(edit);
     if (result == NVML_SUCCESS)
         tree_heal(edit->node);
@@ -106,7 +113,7 @@ nvmlReturn_t edit_commit(struct edit *edit)
     edit->node->revision++;
     int fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0)
-        return errno == EROFS || errno == EACCES ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_OPERATING_SYSTEM;
+        return system_error();
     bool ok = fchmod(fd, 0644) == 0 && write_whole(fd, edit->node, edit->view.size); /* whatever the umask is */
     close(fd);
     return ok && rename(next, path) == 0 ? NVML_SUCCESS : NVML_ERROR_OPERATING_SYSTEM;

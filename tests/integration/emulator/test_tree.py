@@ -117,7 +117,7 @@ for node in "$TMPDIR"/keep/*; do
     [ -e "$node" ] || continue
     case $node in */nvidia-cap[0-9]*) cp -a "$node" /dev/nvidia-caps ;; *) cp -a "$node" /dev ;; esac
 done
-exec env DYNAMIG_EMULATOR_DIR="$TMPDIR/run" LD_LIBRARY_PATH="$libraries" "$lister"
+exec env DYNAMIG_EMULATOR_DIR="$TMPDIR/run" LD_LIBRARY_PATH="$libraries" setpriv --bounding-set=-sys_admin "$lister"
 """
 
 
