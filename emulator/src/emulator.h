@@ -173,6 +173,7 @@ struct usage usage_of(const struct view *view, const struct gpu_instance *gi, ui
 uint64_t last_sample_us(const struct usage *usage); /* the newest of those taken every period since the levels hold */
 uint32_t idle_level(enum usage_key key);
 uint32_t level_now(const struct view *view, enum usage_key key); /* of the GPU; what was not fed: idle */
+uint64_t energy_mj(const struct view *view); /* of the GPU */
 uint64_t used_mib(const struct view *view, const struct gpu_instance *gi); /* at most what there is */
 uint64_t memory_used_mib(const struct view *view);
 

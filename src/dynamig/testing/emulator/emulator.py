@@ -21,7 +21,7 @@ from dynamig.testing.emulator import faults, latency, layout, making, tree, usag
 from dynamig.testing.emulator.faults import NvmlReturn, SeenFault, TracedCall
 from dynamig.testing.emulator.geometry import load_geometry
 from dynamig.testing.emulator.library import foreign_instance, known_call, switch_mig
-from dynamig.testing.emulator.node import DIRTY, Node, changing, files_of, read_models, read_node
+from dynamig.testing.emulator.node import DIRTY, Node, changing, files_of, is_locked, read_models, read_node
 
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
 _LARGEST_XID = 999  # NVIDIA's catalogue of XIDs has three digits at most
@@ -275,7 +275,7 @@ class Emulator:
                 raise Refused("NOT_FOREIGN", f"GPU {gpu} has no foreign GPU instance {gi_id}", f"foreign: {listed}")
             ended = foreign if gi_id is None else [gi_id]
             for number in ended:
-                if _is_locked(self.directory / "state/busy" / f"gpu{gpu}-gi{number}"):
+                if is_locked(self.directory / "state/busy" / f"gpu{gpu}-gi{number}"):
                     raise Unavailable("IN_USE", f"GPU instance {number} of GPU {gpu} is held by a program", "end it")
             self._end(node, gpu, ended)
         return tuple(ended)
@@ -307,6 +307,7 @@ class Emulator:
                 )
             yield
         finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also of a copy that a child has
             os.close(descriptor)
 
     def xid(self, gpu: int, code: int, *, gi_id: int = layout.NO_ID, ci_id: int = layout.NO_ID) -> None:
@@ -326,7 +327,7 @@ class Emulator:
             os.close(descriptor)
 
     def feed(self, lines: Iterable[str]) -> int:
-        """Devices use what the text says, from now on; what was fed before is forgotten. Returns how many records.
+        """Devices use what the text says, from now on; of what was fed before only the energy counts. Returns how many records.
 
         The form is in `usage.py`. Memory, utilisation, temperature and power of every client's answers follow it.
         Raises Refused BAD_USAGE with the line.
@@ -382,6 +383,7 @@ class Emulator:
 
     def _driver_starts(self, node: Node) -> None:
         models = read_models(self.directory)
+        node.head.loaded_us = time.time_ns() // 1000
         for number, gpu in enumerate(node.gpus):
             self._end_instances(node, number)
             kept = models[gpu.model].reset_to_switch or gpu.virtualization == layout.PASSTHROUGH
@@ -412,7 +414,7 @@ class Emulator:
 
     def _busy(self, number: int, gpu: layout.Gpu) -> bool:
         names = [f"gpu{number}", *(f"gpu{number}-gi{gi.id}" for gi in gpu.gis[: gpu.gi_count])]
-        return any(_is_locked(self.directory / "state/busy" / name) for name in names)
+        return any(is_locked(self.directory / "state/busy" / name) for name in names)
 
     def _living(self, gpu: int, gi_id: int, ci_id: int) -> None:
         self._gpu_number(gpu)
@@ -428,17 +430,6 @@ class Emulator:
         count = read_node(self.directory).head.gpu_count
         if not 0 <= gpu < count:
             raise Refused("NO_SUCH_GPU", f"{self.directory} has no GPU {gpu}", f"0 to {count - 1}")
-
-
-def _is_locked(path: Path) -> bool:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _capabilities(head: layout.NodeHead, gpu: layout.Gpu, of: Collection[int]) -> Iterator[int]:

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable
 from ctypes import c_char, c_int32, c_uint8, c_uint32, c_uint64
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 MODELS_MAGIC = b"DYNMODEL"
 NODE_MAGIC = b"DYNNODE\0"
 
@@ -30,6 +30,7 @@ PASSTHROUGH = 1
 FAULT_FAIL, FAULT_DELAY, FAULT_HANG = 1, 2, 3
 FAULT_AFTER, FAULT_TAIL = 1, 2
 NO_ID = 0xFFFFFFFF
+ENERGY_BEFORE = 0xFFFFFFFE
 
 
 class CiProfile(ctypes.Structure):
@@ -165,6 +166,7 @@ class NodeHead(ctypes.Structure):
         ("cap_gis", c_uint32),
         ("cap_cis", c_uint32),
         ("reserved", c_uint32),
+        ("loaded_us", c_uint64),
         ("driver_version", c_char * 32),
         ("boot_id", c_char * 40),
     )
@@ -241,6 +243,7 @@ def described() -> tuple[int, ...]:
         Gpu.gis.offset,
         Gpu.cis.offset,
         ComputeInstance.uuid.offset,
+        NodeHead.loaded_us.offset,
         NodeHead.driver_version.offset,
         NodeHead.boot_id.offset,
         ctypes.sizeof(NodeHead),

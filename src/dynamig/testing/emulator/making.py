@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +125,7 @@ def _head(plan: Plan, branch: int, majors: tree.Majors, gis: int, cis: int, *, c
         caps_major=majors.caps,
         cap_gis=gis,
         cap_cis=cis,
+        loaded_us=time.time_ns() // 1000,
         driver_version=plan.driver_version.encode(),
         boot_id=tree.new_boot_id().encode(),
     )

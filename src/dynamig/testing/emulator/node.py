@@ -90,7 +90,7 @@ def changing(directory: Path) -> Iterator[Node]:
 def locked(path: Path) -> Iterator[int]:
     """An exclusive flock on an existing file; the descriptor is open for reading and writing."""
     with files_of(path.parents[1]):
-        descriptor = _open_lock(path)
+        descriptor = _open_lock(path, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
@@ -98,20 +98,35 @@ def locked(path: Path) -> Iterator[int]:
         _close_lock(descriptor)
 
 
+def is_locked(path: Path) -> bool:
+    """Somebody has a flock on the file, shared or exclusive; nobody has one on a file that is gone."""
+    try:
+        descriptor = _open_lock(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        _close_lock(descriptor)
+    return False
+
+
 _lock_descriptors: set[int] = set()
 _lock_descriptors_lock = threading.Lock()
 """Guards the set: while a descriptor is opened or closed, and over a fork."""
 
 
-def _open_lock(path: Path) -> int:
+def _open_lock(path: Path, flags: int) -> int:
     with _lock_descriptors_lock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
         _lock_descriptors.add(descriptor)
     return descriptor
 
 
 def _close_lock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_UN)  # also of a copy that a child is about to close
+    fcntl.flock(descriptor, fcntl.LOCK_UN)  # also of a copy that a child has
     with _lock_descriptors_lock:
         _lock_descriptors.remove(descriptor)
         os.close(descriptor)

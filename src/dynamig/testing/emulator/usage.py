@@ -14,6 +14,7 @@ device's next record names it again. Keys: `used` in MiB; `gpu`, `memory`, `enco
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,13 +22,16 @@ from pathlib import Path
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import layout
-from dynamig.testing.emulator.node import locked, replace
+from dynamig.testing.emulator.node import locked, read_node, replace
 
 _LINE = re.compile(r"(?P<at>\d+(\.\d+)?)\s+gpu(?P<gpu>\d+)(@(?P<start>\d+))?(?P<levels>(\s+\w+=\d+)+)")
 _ABSOLUTE = ("used", "celsius", "milliwatt")
 """Keys that are not shares of 100."""
 
-_USED = layout.USAGE_KEYS.index("used")
+_USED, _MILLIWATT = map(layout.USAGE_KEYS.index, ("used", "milliwatt"))
+IDLE_MILLIWATT = 70_000
+"""Of a GPU whose power was not fed (emulator/src/usage.c)."""
+
 _LARGEST = 2**32 - 1
 
 
@@ -42,15 +46,35 @@ def parse_usage(lines: Iterable[str], gpus: Sequence[layout.Model]) -> list[layo
 
 
 def feed(directory: Path, records: Iterable[layout.UsageRecord]) -> None:
-    """From now on the node's devices use what the records say; nothing that was fed before counts any more."""
-    now = time.time_ns() // 1000
-    content = bytearray()
-    for record in records:
-        fed = layout.UsageRecord.from_buffer_copy(record)
-        fed.at_us += now
-        content += bytes(fed)
+    """From now on the node's devices use what the records say; of what was fed before only the energy still counts."""
+    fed = [layout.UsageRecord.from_buffer_copy(record) for record in records]
     with locked(directory / "state" / "lock"):
-        replace(directory / "state" / "usage", bytes(content))
+        head, before, now = read_node(directory).head, _fed_before(directory), time.time_ns() // 1000
+        for record in fed:
+            record.at_us += now
+        spent = [_spent(before, gpu, head.loaded_us, now) for gpu in range(head.gpu_count)]
+        replace(directory / "state" / "usage", b"".join(map(bytes, [*spent, *fed])))
+
+
+def _fed_before(directory: Path) -> list[layout.UsageRecord]:
+    path, size = directory / "state" / "usage", ctypes.sizeof(layout.UsageRecord)
+    data = path.read_bytes() if path.exists() else b""
+    return [layout.UsageRecord.from_buffer_copy(data, at) for at in range(0, len(data) - size + 1, size)]
+
+
+def _spent(fed: Iterable[layout.UsageRecord], gpu: int, loaded: int, now: int) -> layout.UsageRecord:
+    """What the GPU has consumed since the driver was loaded: as `energy_mj` in emulator/src/usage.c. Times in us."""
+    energy, since, milliwatt = 0, loaded, IDLE_MILLIWATT
+    for record in (r for r in fed if r.gpu == gpu and r.at_us <= now):
+        if record.start == layout.ENERGY_BEFORE and record.at_us >= since:
+            energy, since = record.level[0] | record.level[1] << 32, record.at_us
+        if record.start == layout.NO_ID and record.set & 1 << _MILLIWATT:
+            energy += max(0, record.at_us - since) * milliwatt // 10**6
+            since, milliwatt = max(since, record.at_us), record.level[_MILLIWATT]
+    energy += max(0, now - since) * milliwatt // 10**6
+    made = layout.UsageRecord(at_us=now, gpu=gpu, start=layout.ENERGY_BEFORE)
+    made.level[0], made.level[1] = energy & _LARGEST, energy >> 32
+    return made
 
 
 def _records(line: str, number: int, gpus: Sequence[layout.Model]) -> Iterator[layout.UsageRecord]:
