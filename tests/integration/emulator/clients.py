@@ -133,9 +133,7 @@ def environment(emulator: Emulator, **more: str) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": library, "DYNAMIG_EMULATOR_DIR": str(emulator.directory), **more}
 
 
-def run_python(
-    emulator: Emulator, script: str, *arguments: str, under: Sequence[str] = (), **more: str
-) -> str:
+def run_python(emulator: Emulator, script: str, *arguments: str, under: Sequence[str] = (), **more: str) -> str:
     """Standard output of a Python client in a process of its own; its failure is the test's. `under`: what runs it."""
     done = subprocess.run(
         [*under, sys.executable, "-c", script, *arguments],

@@ -327,9 +327,10 @@ class Emulator:
             os.close(descriptor)
 
     def feed(self, lines: Iterable[str]) -> int:
-        """Devices use what the text says, from now on; of what was fed before only the energy counts. Returns how many records.
+        """Devices use what the text says, from now on; returns how many records.
 
-        The form is in `usage.py`. Memory, utilisation, temperature and power of every client's answers follow it.
+        Of what was fed before only the energy still counts. The form is in `usage.py`. Memory, utilisation, temperature
+        and power of every client's answers follow it.
         Raises Refused BAD_USAGE with the line.
         """
         models = read_models(self.directory)
