@@ -38,10 +38,26 @@ static void leave(void)
     atomic_flag_clear_explicit(&busy, memory_order_release);
 }
 
+static bool profiles_valid(const struct model *model)
+{
+    if (model->profile_count > MAX_GI_PROFILES)
+        return false;
+    for (uint32_t i = 0; i < model->profile_count; i++)
+        if (model->profiles[i].memory_slices == 0 || model->profiles[i].memory_slices > MAX_SLICES ||
+            model->profiles[i].ci_profile_count > MAX_CI_PROFILES)
+            return false;
+    return true;
+}
+
 static bool models_valid(const struct models_file *file, size_t size)
 {
-    return size >= sizeof *file && memcmp(file->magic, MODELS_MAGIC, sizeof file->magic) == 0 &&
-           file->layout_version == LAYOUT_VERSION && size == sizeof *file + file->count * sizeof file->models[0];
+    if (size < sizeof *file || memcmp(file->magic, MODELS_MAGIC, sizeof file->magic) != 0 ||
+        file->layout_version != LAYOUT_VERSION || size != sizeof *file + file->count * sizeof file->models[0])
+        return false;
+    for (uint32_t i = 0; i < file->count; i++)
+        if (!profiles_valid(&file->models[i]))
+            return false;
+    return true;
 }
 
 static bool map_models(void)

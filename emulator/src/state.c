@@ -21,10 +21,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Nothing in it leads out of an array, whatever has happened to the file. */
+static bool gpu_valid(const struct gpu *gpu)
+{
+    const struct models_file *models = emulator_models();
+    if (gpu->model >= models->count || gpu->gi_count > MAX_SLICES || gpu->ci_count > MAX_SLICES)
+        return false;
+    for (uint32_t i = 0; i < gpu->gi_count; i++)
+        if (gpu->gis[i].profile >= models->models[gpu->model].profile_count || gpu->gis[i].start >= MAX_SLICES)
+            return false;
+    for (uint32_t i = 0; i < gpu->ci_count; i++)
+        if (gpu->cis[i].profile >= MAX_CI_PROFILES || gpu->cis[i].start >= MAX_SLICES)
+            return false;
+    return true;
+}
+
 static bool node_valid(const struct node *node, size_t size)
 {
-    return size >= sizeof *node && memcmp(node->magic, NODE_MAGIC, sizeof node->magic) == 0 &&
-           node->layout_version == LAYOUT_VERSION && size == sizeof *node + node->gpu_count * sizeof node->gpus[0];
+    if (size < sizeof *node || memcmp(node->magic, NODE_MAGIC, sizeof node->magic) != 0 ||
+        node->layout_version != LAYOUT_VERSION || node->gpu_count > MAX_SLICES || size != sizeof *node + node->gpu_count * sizeof node->gpus[0])
+        return false;
+    for (uint32_t g = 0; g < node->gpu_count; g++)
+        if (!gpu_valid(&node->gpus[g]))
+            return false;
+    return true;
 }
 
 nvmlReturn_t view_open(struct view *view)

@@ -327,6 +327,8 @@ def test_a_text_that_is_wrong_is_refused_by_line_and_changes_nothing(make: Make)
         "0 gpu0@4 used=40449": "more than fits there",
         "0 gpu0@7 gpu=1": "no GPU instance starts at slice 7",
         "-1 gpu0 gpu=1": "is not SECONDS",
+        "99999999999999999999 gpu0 gpu=1": "too far away",
+        "0 gpu0 gpu=1 gpu=2": "gpu is there twice",
     }.items():
         with pytest.raises(Refused, match=f"line 3: .*{what}"):
             emulator.feed(["# a comment", "", line])

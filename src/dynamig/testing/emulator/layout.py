@@ -17,6 +17,8 @@ MAX_SLICES = 64
 MAX_GI_PROFILES = 32
 MAX_CI_PROFILES = 12
 MAX_FAULTS = 64
+LONGEST_PATH = 700
+"""Of a node's directory; a client's library has room for little more (emulator/src/process.c)."""
 MAX_GPUS = 32
 """As many as the kernel driver's capability table has (kernel-open/nvidia/nv-caps.c)."""
 
@@ -29,7 +31,7 @@ PASSTHROUGH = 1
 
 FAULT_FAIL, FAULT_DELAY, FAULT_HANG = 1, 2, 3
 FAULT_AFTER, FAULT_TAIL = 1, 2
-NO_ID = 0xFFFFFFFF
+LARGEST = NO_ID = 0xFFFFFFFF
 ENERGY_BEFORE = 0xFFFFFFFE
 
 

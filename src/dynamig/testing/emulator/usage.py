@@ -32,7 +32,7 @@ _USED, _MILLIWATT = map(layout.USAGE_KEYS.index, ("used", "milliwatt"))
 IDLE_MILLIWATT = 70_000
 """Of a GPU whose power was not fed (emulator/src/usage.c)."""
 
-_LARGEST = 2**32 - 1
+_FARTHEST = 10**9
 
 
 def parse_usage(lines: Iterable[str], gpus: Sequence[layout.Model]) -> list[layout.UsageRecord]:
@@ -73,7 +73,7 @@ def _spent(fed: Iterable[layout.UsageRecord], gpu: int, loaded: int, now: int) -
             since, milliwatt = max(since, record.at_us), record.level[_MILLIWATT]
     energy += max(0, now - since) * milliwatt // 10**6
     made = layout.UsageRecord(at_us=now, gpu=gpu, start=layout.ENERGY_BEFORE)
-    made.level[0], made.level[1] = energy & _LARGEST, energy >> 32
+    made.level[0], made.level[1] = energy & layout.LARGEST, energy >> 32
     return made
 
 
@@ -87,9 +87,13 @@ def _records(line: str, number: int, gpus: Sequence[layout.Model]) -> Iterator[l
         raise _bad(number, f"there is no gpu{match['gpu']}", f"gpu0 to gpu{len(gpus) - 1}")
     model = gpus[int(match["gpu"])]
     start = layout.NO_ID if match["start"] is None else _start(int(match["start"]), model, number)
+    if float(match["at"]) > _FARTHEST:
+        raise _bad(number, f"{match['at']} seconds are too far away", f"at most {_FARTHEST}")
     record = layout.UsageRecord(at_us=round(float(match["at"]) * 1e6), gpu=int(match["gpu"]), start=start)
     for pair in match["levels"].split():
         key, level = pair.split("=")
+        if key in layout.USAGE_KEYS and record.set >> layout.USAGE_KEYS.index(key) & 1:
+            raise _bad(number, f"{key} is there twice", "one level for each key")
         _set_level(record, key, int(level), number)
     most = _memory_mib(model, start)
     if record.level[_USED] > most:
@@ -118,7 +122,7 @@ def _memory_mib(model: layout.Model, start: int) -> int:
 def _set_level(record: layout.UsageRecord, key: str, level: int, number: int) -> None:
     if key not in layout.USAGE_KEYS:
         raise _bad(number, f"no key {key!r}", "one of " + ", ".join(layout.USAGE_KEYS))
-    if level > (_LARGEST if key in _ABSOLUTE else 100):
+    if level > (layout.LARGEST if key in _ABSOLUTE else 100):
         raise _bad(number, f"{key}={level} is too much", "percent go up to 100")
     index = layout.USAGE_KEYS.index(key)
     record.level[index] = level
