@@ -245,6 +245,8 @@ gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
 pynvml.nvmlGpuInstanceCreateComputeInstance(pynvml.nvmlDeviceCreateGpuInstance(gpu, 9), 2)
 print(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)))
 print(os.path.isfile(sys.argv[1] + "/dev/nvidia0"))
+pynvml.nvmlDeviceSetPersistenceMode(gpu, 1)
+print(pynvml.nvmlDeviceSetMigMode(gpu, 1))
 """
 
 
@@ -257,4 +259,4 @@ def test_an_ordinary_user_can_have_a_node_of_plain_files(make: Make) -> None:
     for parent in (home.parent, home):
         parent.chmod(0o755)
     said = run_python(other, OWN_NODE, str(home / "node"), str(home.parent / "root")).splitlines()
-    assert said == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb", "True"]
+    assert said == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb", "True", "0"]
