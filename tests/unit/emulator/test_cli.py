@@ -257,6 +257,23 @@ def test_a_number_that_is_none_or_does_not_fit_is_refused_and_named(node: Path, 
     assert [path.read_bytes() for path in sorted((node / "state").iterdir()) if path.is_file()] == before
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--driver-version", "580"),
+        ("--driver-version", "580." + "9" * 32),
+        ("--seed", "-5"),
+        ("--seed", str(2**64)),
+    ],
+)
+def test_what_a_node_cannot_be_made_of_is_refused_before_anything_is_made(
+    tmp_path: Path, option: str, value: str
+) -> None:
+    with pytest.raises(Refused, match=value):
+        run("init", tmp_path / "n", "--gpus", "a30-24gb", option, value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_path_that_no_client_takes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="PATH_TOO_LONG"):
         run("init", tmp_path.joinpath(*["x" * 200] * 4), "--gpus", "a30-24gb")

@@ -112,7 +112,7 @@ class Emulator:
         GPU UUIDs follow from the seed and the absolute path, so two nodes never share one.
         Raises Refused UNKNOWN_MODEL, INCOMPLETE_MODEL, BAD_GPUS, BAD_VERSION; Conflict NODE_EXISTS,
         DIRECTORY_NOT_EMPTY;
-        PATH_TOO_LONG.
+        PATH_TOO_LONG, BAD_SEED.
         """
         keys = making.parse_gpus(gpus) if isinstance(gpus, str) else list(gpus)
         catalog = load_geometry(geometry)
@@ -126,6 +126,8 @@ class Emulator:
             virtualization=("none", "passthrough", "vgpu").index(virtualization),
             trace=trace,
         )
+        if not 0 <= seed < 2**64:
+            raise Refused("BAD_SEED", f"seed {seed}", "0 to 2**64 - 1")
         if any((self.directory / part).exists() for part in ("state", "proc", "dev", "sys")):
             what = f"{self.directory} is already an emulated node, or part of one"
             raise Conflict("NODE_EXISTS", what, "remove it, or choose another")

@@ -88,7 +88,7 @@ def _distinct(models: list[GpuModel]) -> list[GpuModel]:
 
 def _branch(driver_version: str) -> int:
     """Clients parse two or three numbers and some stop on anything else, so nothing else is let in."""
-    match = re.fullmatch(r"(\d{3,4})\.\d+(\.\d+)?", driver_version)
+    match = re.fullmatch(r"(\d{3,4})\.\d{1,6}(\.\d{1,6})?", driver_version)
     if not match:
         raise Refused("BAD_VERSION", f"driver version {driver_version!r}", "two or three numbers, such as 580.95.05")
     return int(match[1])
