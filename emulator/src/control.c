@@ -14,8 +14,8 @@ const uint32_t dynamig_emulator_layout[] = {
     sizeof(struct fault), sizeof(struct event), sizeof(struct usage_record),
     offsetof(struct gi_profile, starts), offsetof(struct gi_profile, ci_profiles), offsetof(struct model, memory_mib),
     offsetof(struct model, profiles), offsetof(struct gpu, gi_count), offsetof(struct gpu, gis),
-    offsetof(struct gpu, cis), offsetof(struct compute_instance, uuid), offsetof(struct node, loaded_us), offsetof(struct node, driver_version),
-    offsetof(struct node, boot_id), offsetof(struct node, gpus), offsetof(struct fault, seen),
+    offsetof(struct gpu, cis), offsetof(struct compute_instance, uuid), offsetof(struct node, loaded_us),
+    offsetof(struct node, driver_version), offsetof(struct node, boot_id), offsetof(struct node, gpus), offsetof(struct fault, seen),
     offsetof(struct event, gpu), offsetof(struct usage_record, level),
 };
 

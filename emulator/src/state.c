@@ -39,7 +39,8 @@ static bool gpu_valid(const struct gpu *gpu)
 static bool node_valid(const struct node *node, size_t size)
 {
     if (size < sizeof *node || memcmp(node->magic, NODE_MAGIC, sizeof node->magic) != 0 ||
-        node->layout_version != LAYOUT_VERSION || node->gpu_count > MAX_SLICES || size != sizeof *node + node->gpu_count * sizeof node->gpus[0])
+        node->layout_version != LAYOUT_VERSION || node->gpu_count > MAX_SLICES ||
+        size != sizeof *node + node->gpu_count * sizeof node->gpus[0])
         return false;
     for (uint32_t g = 0; g < node->gpu_count; g++)
         if (!gpu_valid(&node->gpus[g]))
