@@ -40,7 +40,8 @@ static void leave(void)
 
 static bool profiles_valid(const struct model *model)
 {
-    if (model->profile_count > MAX_GI_PROFILES)
+    if (model->profile_count > MAX_GI_PROFILES || model->memory_slices > MAX_SLICES ||
+        model->compute_slices > MAX_SLICES)
         return false;
     for (uint32_t i = 0; i < model->profile_count; i++)
         if (model->profiles[i].memory_slices == 0 || model->profiles[i].memory_slices > MAX_SLICES ||
