@@ -207,7 +207,7 @@ def _plain(port: int, path: str) -> str | None:
 def _driver(question: DriverProbe) -> str | None:
     status = ask(question.socket, "status")
     if not status["ready"]:
-        return "registered, not published" if status["registered"] else "not registered with its kubelet"
+        return str(status["whyNotReady"])
     selector = f"spec.driver%3D{DRIVER},spec.nodeName%3D{question.node}"
     slices = question.api.get_json(f"/apis/resource.k8s.io/v1/resourceslices?fieldSelector={selector}")
     return None if slices and slices["items"] else "no ResourceSlice"

@@ -162,7 +162,7 @@ nvmlReturn_t make_compute_instance(struct edit *edit, const struct ci_profile *p
     make_uuid(edit, ci.serial, ci.uuid);
     tree_intend();
     if (!tree_open_instance(edit->node, gpu, gi, ci.id))
-        return NVML_ERROR_OPERATING_SYSTEM;
+        return system_error();
     gpu->cis[gpu->ci_count++] = ci;
     nvmlReturn_t result = edit_commit(edit);
     if (result != NVML_SUCCESS)

@@ -14,9 +14,9 @@ const uint32_t dynamig_emulator_layout[] = {
     sizeof(struct fault), sizeof(struct event), sizeof(struct usage_record),
     offsetof(struct gi_profile, starts), offsetof(struct gi_profile, ci_profiles), offsetof(struct model, memory_mib),
     offsetof(struct model, profiles), offsetof(struct gpu, gi_count), offsetof(struct gpu, gis),
-    offsetof(struct gpu, cis), offsetof(struct compute_instance, uuid), offsetof(struct node, driver_version),
-    offsetof(struct node, boot_id), offsetof(struct node, gpus), offsetof(struct fault, seen),
-    offsetof(struct event, gpu), offsetof(struct usage_record, level),
+    offsetof(struct gpu, cis), offsetof(struct compute_instance, uuid), offsetof(struct node, loaded_us),
+    offsetof(struct node, driver_version), offsetof(struct node, boot_id), offsetof(struct node, gpus),
+    offsetof(struct fault, seen), offsetof(struct event, gpu), offsetof(struct usage_record, level),
 };
 
 nvmlReturn_t dynamig_emulator_foreign(uint32_t gpu, uint32_t profile_id, uint32_t start, uint32_t with_ci, uint32_t *gi_id);

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <nvml.h>
 
 #include "layout.h"
@@ -28,6 +29,7 @@ bool emulator_attach(void); /* reads DYNAMIG_EMULATOR_DIR; false if there is no 
 bool emulator_running(void);
 const char *emulator_dir(void);
 const char *emulator_dev(void); /* DIR/dev on the host, /dev inside a container */
+uid_t emulator_owner(void);      /* who made the node */
 const struct models_file *emulator_models(void);
 int emulator_path(char out[PATH_SIZE], const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -58,6 +60,7 @@ struct edit {
     struct node *node;
     struct lock lock;
 };
+nvmlReturn_t system_error(void); /* what errno means to a client */
 nvmlReturn_t view_open(struct view *view);
 void view_close(struct view *view);
 nvmlReturn_t edit_open(struct edit *edit);
@@ -104,7 +107,8 @@ uint32_t visible_gpus(const struct node *node);
 bool visible_gpu_at(const struct node *node, uint32_t index, uint32_t *gpu);
 uint32_t visible_index(const struct node *node, const struct gpu *gpu);
 uint32_t mig_devices(const struct view *view, const struct compute_instance *out[MAX_SLICES]);
-bool may_configure(void); /* the mig/config capability can be read */
+bool is_administrator(void);
+bool may_configure(void); /* an administrator, or one who can read the mig/config capability */
 
 /* ---- geometry.c: pure rules over the model's data */
 const struct gi_profile *gi_profile_by_id(const struct model *model, uint32_t id);
@@ -169,6 +173,7 @@ struct usage usage_of(const struct view *view, const struct gpu_instance *gi, ui
 uint64_t last_sample_us(const struct usage *usage); /* the newest of those taken every period since the levels hold */
 uint32_t idle_level(enum usage_key key);
 uint32_t level_now(const struct view *view, enum usage_key key); /* of the GPU; what was not fed: idle */
+uint64_t energy_mj(const struct view *view); /* of the GPU */
 uint64_t used_mib(const struct view *view, const struct gpu_instance *gi); /* at most what there is */
 uint64_t memory_used_mib(const struct view *view);
 

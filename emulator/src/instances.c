@@ -24,7 +24,7 @@ nvmlReturn_t make_gpu_instance(struct edit *edit, const struct gi_profile *profi
     gi.serial = edit->node->next_serial++ & 0x7fffffff;
     tree_intend();
     if (!tree_open_instance(edit->node, gpu, gi.id, NO_ID))
-        return NVML_ERROR_OPERATING_SYSTEM;
+        return system_error();
     gpu->gis[gpu->gi_count++] = gi;
     nvmlReturn_t result = edit_commit(edit);
     if (result != NVML_SUCCESS)

@@ -15,7 +15,7 @@
 
 #include <stdint.h>
 
-#define LAYOUT_VERSION 1u
+#define LAYOUT_VERSION 2u
 #define MODELS_MAGIC "DYNMODEL"
 #define NODE_MAGIC "DYNNODE\0"
 
@@ -146,6 +146,7 @@ struct node {
     uint32_t cap_gis;      /* GPU instances per GPU in the capability table: 15 in the real driver */
     uint32_t cap_cis;      /* compute instances per GPU instance: 8 in the real driver */
     uint32_t reserved;
+    uint64_t loaded_us;    /* when the driver was loaded, since the epoch */
     char driver_version[32];
     char boot_id[40];
     struct gpu gpus[];
@@ -196,6 +197,9 @@ enum usage_key {
     USAGE_MILLIWATT,
     USAGE_KEYS
 };
+
+/* In usage_record.start: no levels, but what the GPU has consumed before this file, in level[0] | level[1] << 32 mJ. */
+#define ENERGY_BEFORE 0xfffffffeu
 
 struct usage_record {
     uint64_t at_us; /* since the epoch */

@@ -77,7 +77,7 @@ void lock_drop(struct lock *lock)
     if (lock->fd < 0)
         return;
     int error = errno;
-    flock(lock->fd, LOCK_UN); /* also from a copy that a child is about to close */
+    flock(lock->fd, LOCK_UN); /* also of a copy that a child has */
     enter();
     struct lock **link = &all;
     while (*link != NULL && *link != lock)

@@ -78,7 +78,7 @@ nvmlReturn_t impl_nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, n
         return NVML_ERROR_INVALID_ARGUMENT;
     if (edit.view.model->profile_count == 0 || edit.view.gpu->virtualization == NVML_GPU_VIRTUALIZATION_MODE_VGPU)
         return NVML_ERROR_NOT_SUPPORTED;
-    if (!may_configure())
+    if (!is_administrator())
         return NVML_ERROR_NO_PERMISSION;
     if (mode != edit.view.gpu->mig_current && edit.view.gpu->gi_count > 0)
         return NVML_ERROR_IN_USE;

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define DEFAULT_DIR "/run/nvidia-emulator" /* where a container finds it without any variable */
@@ -21,6 +23,7 @@ static char directory[PATH_SIZE - 256];
 static char device_root[PATH_SIZE];
 static const struct models_file *models;
 static size_t models_size;
+static uid_t owner;
 static atomic_int inits;
 static atomic_flag busy = ATOMIC_FLAG_INIT;
 
@@ -35,10 +38,27 @@ static void leave(void)
     atomic_flag_clear_explicit(&busy, memory_order_release);
 }
 
+static bool profiles_valid(const struct model *model)
+{
+    if (model->profile_count > MAX_GI_PROFILES || model->memory_slices > MAX_SLICES ||
+        model->compute_slices > MAX_SLICES)
+        return false;
+    for (uint32_t i = 0; i < model->profile_count; i++)
+        if (model->profiles[i].memory_slices == 0 || model->profiles[i].memory_slices > MAX_SLICES ||
+            model->profiles[i].ci_profile_count > MAX_CI_PROFILES)
+            return false;
+    return true;
+}
+
 static bool models_valid(const struct models_file *file, size_t size)
 {
-    return size >= sizeof *file && memcmp(file->magic, MODELS_MAGIC, sizeof file->magic) == 0 &&
-           file->layout_version == LAYOUT_VERSION && size == sizeof *file + file->count * sizeof file->models[0];
+    if (size < sizeof *file || memcmp(file->magic, MODELS_MAGIC, sizeof file->magic) != 0 ||
+        file->layout_version != LAYOUT_VERSION || size != sizeof *file + file->count * sizeof file->models[0])
+        return false;
+    for (uint32_t i = 0; i < file->count; i++)
+        if (!profiles_valid(&file->models[i]))
+            return false;
+    return true;
 }
 
 static bool map_models(void)
@@ -48,6 +68,9 @@ static bool map_models(void)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
+    struct stat status;
+    if (syscall(SYS_fstat, fd, &status) != 0) /* glibc's own fstat is of 2.33 */
+        status.st_uid = 0;
     off_t size = lseek(fd, 0, SEEK_END);
     void *map = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     close(fd);
@@ -61,6 +84,7 @@ static bool map_models(void)
         munmap((void *)(uintptr_t)models, models_size);
     models = map;
     models_size = (size_t)size;
+    owner = status.st_uid;
     return true;
 }
 
@@ -98,6 +122,11 @@ const char *emulator_dir(void)
 const char *emulator_dev(void)
 {
     return device_root;
+}
+
+uid_t emulator_owner(void)
+{
+    return owner;
 }
 
 const struct models_file *emulator_models(void)

@@ -72,13 +72,12 @@ nvmlReturn_t impl_nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned 
     return give_number(device, limit, LIMIT_MILLIWATT);
 }
 
-CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *energy)
 {
     VIEW(view);
     nvmlReturn_t result = view_physical(&view, device, energy);
     if (result == NVML_SUCCESS)
-        *energy = 0;
+        *energy = energy_mj(&view);
     return result;
 }
 
@@ -151,7 +150,7 @@ static nvmlReturn_t lock_clocks(nvmlDevice_t device)
 {
     VIEW(view);
     nvmlReturn_t result = view_gpu(&view, device);
-    return result == NVML_SUCCESS && !may_configure() ? NVML_ERROR_NO_PERMISSION : result;
+    return result == NVML_SUCCESS && !is_administrator() ? NVML_ERROR_NO_PERMISSION : result;
 }
 
 CONSTANT

@@ -21,7 +21,7 @@ nvmlReturn_t impl_nvmlDeviceSetPersistenceMode(nvmlDevice_t device, nvmlEnableSt
         result = find_gpu(&edit.view, device);
     if (result == NVML_SUCCESS && mode != NVML_FEATURE_ENABLED && mode != NVML_FEATURE_DISABLED)
         result = NVML_ERROR_INVALID_ARGUMENT;
-    if (result == NVML_SUCCESS && !may_configure())
+    if (result == NVML_SUCCESS && !is_administrator())
         result = NVML_ERROR_NO_PERMISSION;
     if (result != NVML_SUCCESS)
         return result;

@@ -21,10 +21,31 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Nothing in it leads out of an array, whatever has happened to the file. */
+static bool gpu_valid(const struct gpu *gpu)
+{
+    const struct models_file *models = emulator_models();
+    if (gpu->model >= models->count || gpu->gi_count > MAX_SLICES || gpu->ci_count > MAX_SLICES)
+        return false;
+    for (uint32_t i = 0; i < gpu->gi_count; i++)
+        if (gpu->gis[i].profile >= models->models[gpu->model].profile_count || gpu->gis[i].start >= MAX_SLICES)
+            return false;
+    for (uint32_t i = 0; i < gpu->ci_count; i++)
+        if (gpu->cis[i].profile >= MAX_CI_PROFILES || gpu->cis[i].start >= MAX_SLICES)
+            return false;
+    return true;
+}
+
 static bool node_valid(const struct node *node, size_t size)
 {
-    return size >= sizeof *node && memcmp(node->magic, NODE_MAGIC, sizeof node->magic) == 0 &&
-           node->layout_version == LAYOUT_VERSION && size == sizeof *node + node->gpu_count * sizeof node->gpus[0];
+    if (size < sizeof *node || memcmp(node->magic, NODE_MAGIC, sizeof node->magic) != 0 ||
+        node->layout_version != LAYOUT_VERSION || node->gpu_count > MAX_SLICES ||
+        size != sizeof *node + node->gpu_count * sizeof node->gpus[0])
+        return false;
+    for (uint32_t g = 0; g < node->gpu_count; g++)
+        if (!gpu_valid(&node->gpus[g]))
+            return false;
+    return true;
 }
 
 nvmlReturn_t view_open(struct view *view)
@@ -53,6 +74,13 @@ void view_close(struct view *view)
     view->mapped = false;
 }
 
+/* A container has the state read-only; a user has no right to it, or to make device files. */
+nvmlReturn_t system_error(void)
+{
+    bool denied = errno == EROFS || errno == EACCES || errno == EPERM;
+    return denied ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_OPERATING_SYSTEM;
+}
+
 static bool lock_node(struct lock *lock)
 {
     char path[PATH_SIZE];
@@ -77,8 +105,8 @@ static nvmlReturn_t copy_node(struct edit *edit)
 
 nvmlReturn_t edit_open(struct edit *edit)
 {
-    if (!lock_node(&edit->lock)) /* a container has the state read-only; a user has no right to it */
-        return errno == EROFS || errno == EACCES || errno == EPERM ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_UNKNOWN;
+    if (!lock_node(&edit->lock))
+        return system_error();
     nvmlReturn_t result = copy_node(edit);
     if (result == NVML_SUCCESS)
         tree_heal(edit->node);
@@ -106,7 +134,7 @@ nvmlReturn_t edit_commit(struct edit *edit)
     edit->node->revision++;
     int fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0)
-        return errno == EROFS || errno == EACCES ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_OPERATING_SYSTEM;
+        return system_error();
     bool ok = fchmod(fd, 0644) == 0 && write_whole(fd, edit->node, edit->view.size); /* whatever the umask is */
     close(fd);
     return ok && rename(next, path) == 0 ? NVML_SUCCESS : NVML_ERROR_OPERATING_SYSTEM;

@@ -37,7 +37,7 @@ static void quoted(struct call *call, const char *text)
     char safe[256];
     size_t n = 0;
     for (; *text != '\0' && n < sizeof safe - 1; text++)
-        if ((unsigned char)*text >= ' ' && *text != '"' && *text != '\\')
+        if (*text >= ' ' && *text < 0x7f && *text != '"' && *text != '\\') /* whatever a client gave as a text */
             safe[n++] = *text;
     safe[n] = '\0';
     append(call, "\"%s\"", safe);

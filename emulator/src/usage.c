@@ -93,6 +93,34 @@ uint32_t level_now(const struct view *view, enum usage_key key)
     return usage.fed & 1u << key ? usage.level[key] : idle_level(key);
 }
 
+static uint64_t millijoules(uint32_t milliwatt, uint64_t since_us, uint64_t until_us)
+{
+    return until_us > since_us ? (until_us - since_us) / 1000 * milliwatt / 1000 : 0;
+}
+
+/* Since the driver was loaded, as nvml.h has it; of a file that was fed in between, what it had come to at its end. */
+uint64_t energy_mj(const struct view *view)
+{
+    FEED(feed);
+    uint64_t now = now_us(), since = view->node->loaded_us, energy = 0;
+    uint32_t milliwatt = IDLE_MILLIWATT;
+    for (size_t i = 0; i < feed.count && feed.records[i].at_us <= now; i++) {
+        const struct usage_record *record = &feed.records[i];
+        if (record->gpu != (uint32_t)(view->gpu - view->node->gpus))
+            continue;
+        if (record->start == ENERGY_BEFORE && record->at_us >= since) {
+            energy = record->level[0] | (uint64_t)record->level[1] << 32;
+            since = record->at_us;
+        }
+        if (record->start == NO_ID && record->set & 1u << USAGE_MILLIWATT) {
+            energy += millijoules(milliwatt, since, record->at_us);
+            since = record->at_us > since ? record->at_us : since;
+            milliwatt = record->level[USAGE_MILLIWATT];
+        }
+    }
+    return energy + millijoules(milliwatt, since, now);
+}
+
 uint64_t used_mib(const struct view *view, const struct gpu_instance *gi)
 {
     uint64_t used = usage_of(view, gi, now_us()).level[USAGE_USED];

@@ -8,8 +8,10 @@
 #include "emulator.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static bool node_exists(const char *format, uint32_t number)
@@ -80,8 +82,25 @@ uint32_t mig_devices(const struct view *view, const struct compute_instance *out
     return count;
 }
 
+/* In its own user namespace, so that a node works in a rootless container too. */
+static bool has_sys_admin(void)
+{
+    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+    return syscall(SYS_capget, &header, data) == 0 &&
+           (data[CAP_TO_INDEX(CAP_SYS_ADMIN)].effective & CAP_TO_MASK(CAP_SYS_ADMIN)) != 0;
+}
+
+/* Whoever has CAP_SYS_ADMIN. On a node that an ordinary user made nobody has more right to it than that user. */
+bool is_administrator(void)
+{
+    return has_sys_admin() || (emulator_owner() != 0 && emulator_owner() == geteuid());
+}
+
 bool may_configure(void)
 {
+    if (is_administrator())
+        return true;
     char path[PATH_SIZE + 64];
     snprintf(path, sizeof path, "%s/nvidia-caps/nvidia-cap1", emulator_dev());
     return faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) == 0;

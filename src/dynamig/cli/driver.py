@@ -169,7 +169,8 @@ def status_body(driver: Driver) -> Mapping[str, Any]:
     state = driver.status()
     return {
         "node": state.node,
-        "ready": state.ready,
+        "ready": not state.why_not_ready,
+        "whyNotReady": state.why_not_ready,
         "registered": state.registered,
         "published": state.published,
         "bootId": state.boot_id,

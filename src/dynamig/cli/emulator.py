@@ -38,6 +38,7 @@ from dynamig.testing.emulator import (
 app = typer.Typer(help="Emulated GPU nodes: any NVML client runs on them.", no_args_is_help=True)
 
 VARIABLE = "DYNAMIG_EMULATOR_DIR"
+LONGEST_HOLD = 10**8  # three years; time.sleep takes not much more
 
 
 class NodeCommand(TyperCommand):
@@ -229,7 +230,8 @@ def latency(
 def feed(
     directory: Dir,
     file: Annotated[
-        typer.FileText, typer.Argument(metavar="FILE", help="Lines such as `0 gpu0@4 used=9000 gpu=80`; - is stdin.")
+        typer.FileText,
+        typer.Argument(metavar="FILE", errors="replace", help="Lines such as `0 gpu0@4 used=9000 gpu=80`; - is stdin."),
     ],
     json: Json = False,
 ) -> None:
@@ -267,7 +269,9 @@ def hold(
     json: Json = False,
 ) -> None:
     """Be a program on a GPU instance: destroying it is IN_USE meanwhile."""
-    if gi != "gpu" and not gi.isdigit():
+    if seconds is not None and not 0 <= seconds <= LONGEST_HOLD:
+        raise Refused("BAD_DURATION", f"--for {seconds}", f"0 to {LONGEST_HOLD} seconds; without it, until interrupted")
+    if gi != "gpu" and not gi.isdecimal():
         raise Refused("NO_SUCH_INSTANCE", f"{gi!r} is not a GPU instance id", "dynamig emulator show lists them")
     with Emulator(directory).hold(gpu, None if gi == "gpu" else int(gi)):
         _done(f"holding {gi} of GPU {gpu}", {"gpu": gpu, "gi": gi, "pid": os.getpid()}, json)

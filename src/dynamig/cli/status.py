@@ -48,9 +48,7 @@ def status_text(body: Body, page: Page) -> Text:
 
 
 def _state(body: Body) -> str:
-    if body["ready"]:
-        return "ready"
-    return "not ready: " + ("slices not published yet" if body["registered"] else "not registered with the kubelet")
+    return "ready" if body["ready"] else f"not ready: {body['whyNotReady']}"
 
 
 def _gpu(gpu: Body, body: Body) -> Row:

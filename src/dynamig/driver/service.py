@@ -360,8 +360,15 @@ class Status:
     loans: LoanStatus | None
 
     @property
-    def ready(self) -> bool:
-        return self.registered and self.published
+    def why_not_ready(self) -> str:
+        """Empty for a driver that the kubelet knows and that offers something."""
+        if not self.registered:
+            return "not registered with the kubelet"
+        if not self.published:
+            return "slices not published yet"
+        if not any(offer.pool.devices for offer in self.offers):
+            return "no device to offer: no GPU answers, see `nvidia-smi -L` and gpu_unreadable in the log"
+        return ""
 
 
 def _slurm(config: SlurmConfig, node: str, entry: Callable[[], Seen[str]]) -> Slurm:

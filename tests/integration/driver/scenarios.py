@@ -112,6 +112,23 @@ def the_driver_beside_slurm_keeps_a_map_lends_and_never_starts_without_its_secti
         _lend_with_the_whole_driver(node, _with_slurm(node, Path(kubelet)))
 
 
+def a_driver_whose_gpus_do_not_answer_is_not_ready_and_says_why(node: EmulatedNode) -> None:
+    """The whole driver is put together; it is told that the kubelet and the API server have taken what it gave them."""
+    for gpu in (0, 1):
+        node.emulator.lose(gpu)
+    with tempfile.TemporaryDirectory() as kubelet:  # a socket's path has to be short
+        driver = Driver(_config(node, Path(kubelet)))
+    assert status_body(driver)["whyNotReady"] == "not registered with the kubelet"
+    driver._registered.set()
+    assert status_body(driver)["whyNotReady"] == "slices not published yet"
+    driver._published.set()
+    for lost, ready in ((True, False), (False, True)):
+        node.emulator.lose(1, lost=lost)
+        driver._rescan()
+        body = status_body(driver)
+        assert (body["ready"], "no device to offer" in body["whyNotReady"]) == (ready, not ready)
+
+
 def _lend_with_the_whole_driver(node: EmulatedNode, config: DriverConfig) -> None:
     uuids = [r.uuid for r in node.gpus.readings()]
     driver, lender = _started(config)
@@ -143,6 +160,10 @@ def _started(config: DriverConfig) -> tuple[Driver, Lender]:
 
 
 def _with_slurm(node: EmulatedNode, kubelet: Path) -> DriverConfig:
+    return _config(node, kubelet, "slurm: {nodeName: slurm-n1, scontrol: /nonexistent/scontrol}")
+
+
+def _config(node: EmulatedNode, kubelet: Path, more: str = "") -> DriverConfig:
     work = node.directory.parent
     kubeconfig = work / "kubeconfig"
     kubeconfig.write_text(KUBECONFIG)
@@ -156,7 +177,7 @@ cdiDir: {work}/driver-cdi
 devRoot: {node.directory}
 procRoot: {node.directory}/proc
 sysRoot: {node.directory}/sys
-slurm: {{nodeName: slurm-n1, scontrol: /nonexistent/scontrol}}
+{more}
 """
     )
     return load(work / "config.yaml")

@@ -6,7 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,10 +133,10 @@ def environment(emulator: Emulator, **more: str) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": library, "DYNAMIG_EMULATOR_DIR": str(emulator.directory), **more}
 
 
-def run_python(emulator: Emulator, script: str, *arguments: str, **more: str) -> str:
-    """Standard output of a Python client in a process of its own; its failure is the test's."""
+def run_python(emulator: Emulator, script: str, *arguments: str, under: Sequence[str] = (), **more: str) -> str:
+    """Standard output of a Python client in a process of its own; its failure is the test's. `under`: what runs it."""
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        [*under, sys.executable, "-c", script, *arguments],
         env=environment(emulator, **more),
         capture_output=True,
         text=True,

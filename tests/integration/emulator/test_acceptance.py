@@ -1,7 +1,8 @@
 """Acceptance cases C-01 to C-08, C-14 and C-15: dynamig's driver on emulated GPUs.
 
 C-07 is test_every_set.py, C-09 test_strictness.py, C-10 and C-11 test_lifecycle.py, C-12 test_modes.py; C-13, the whole
-road of a pod, is tests/e2e/test_pod_gets_its_slice.py.
+road of a pod, is tests/e2e/test_pod_gets_its_slice.py; that a driver without devices is not ready, the end of C-14, is
+tests/integration/driver.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -189,40 +192,54 @@ def test_c08_profiles_are_spelled_as_nvidia_smi_spells_them(
         assert {device.attributes["profile"] for device in mig_devices(pool)} == recorded
 
 
-OPTIONAL = {
-    "nvmlDeviceGetAddressingMode": None,
-    "nvmlDeviceGetMemoryInfo*": "memory",
-    "nvmlDeviceGetNumaNodeId": "numa_node",
-    "nvmlDeviceGetPciInfo*": "pcie_root",
-    "nvmlDeviceGetBrand": "brand",
+ABSENT: dict[str, dict[str, object]] = {
+    "nvmlDeviceGetMigMode": {"mig_mode": MigMode.ABSENT, "mig_mode_pending": MigMode.ABSENT, "geometry": None},
+    "nvmlDeviceGetAddressingMode": {},  # never asked for
+    "nvmlDeviceGetArchitecture": {"architecture": "Unknown", "mode_switch_needs_reset": True},
+    "nvmlDeviceGetName": {"product_name": ""},
+    "nvmlDeviceGetBrand": {"brand": "Unknown"},
+    "nvmlDeviceGetCudaComputeCapability": {"cuda_compute_capability": ""},
+    "nvmlDeviceGetMemoryInfo*": {"memory": 0},
+    "nvmlDeviceGetPciInfo*": {"pci_bus_id": "", "pcie_root": None, "numa_node": None},
+    "nvmlSystemGetDriverVersion": {"driver_version": ""},
+    "nvmlSystemGetCudaDriverVersion*": {"cuda_driver_version": ""},
+    "sysfs numa_node": {"numa_node": None},
+    "sysfs PCI root": {"pcie_root": None, "numa_node": None},
 }
-"""What NVML may not answer, and the item of a reading that is absent then."""
+"""What is not there, and what its items are in a reading then; nothing else of the reading changes."""
 
 
-@pytest.mark.parametrize("call", OPTIONAL)
-def test_c14_what_is_not_supported_is_absent_and_all_else_is_there(
-    make: Make, monkeypatch: pytest.MonkeyPatch, call: str
+def lose(emulator: Emulator, what: str, code: NvmlReturn) -> None:
+    device = emulator.directory / "sys/bus/pci/devices/0000:07:00.0"
+    if what == "sysfs numa_node":
+        (device / "numa_node").unlink()
+    elif what == "sysfs PCI root":
+        device.unlink()  # as in a virtual machine that has no such device
+    else:
+        emulator.fail(what, code, count=0)
+
+
+CODES = (NvmlReturn.NOT_SUPPORTED, NvmlReturn.FUNCTION_NOT_FOUND)
+"""Of a GPU that cannot, and of a driver from before the question; sysfs gives none."""
+
+
+@pytest.mark.parametrize(("what", "code"), [(w, c) for w in ABSENT for c in CODES[: 2 if w.startswith("nvml") else 1]])
+def test_c14_what_is_missing_is_absent_and_all_else_is_there(
+    make: Make, monkeypatch: pytest.MonkeyPatch, what: str, code: NvmlReturn
 ) -> None:
     emulator = make()
+    (emulator.directory / "sys/bus/pci/devices/0000:07:00.0/numa_node").write_text("1\n")
     with driver_on(emulator, monkeypatch) as node:
         [whole] = node.gpus.readings()
-        emulator.fail(call, NvmlReturn.NOT_SUPPORTED, count=0)
-        [reading] = node.gpus.readings()
-        changed = {name for name in whole.__slots__ if getattr(whole, name) != getattr(reading, name)}
-        assert changed <= {OPTIONAL[call], "pci_bus_id" if "Pci" in call else None}
-        assert reading.geometry == whole.geometry
-        [pool] = pools(node)
-        assert len(pool.devices) == 26
-
-
-def test_c14_a_gpu_that_knows_no_mig_is_offered_whole(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    emulator = make()
-    emulator.fail("nvmlDeviceGetMigMode", NvmlReturn.NOT_SUPPORTED, count=0)
+    lose(emulator, what, code)
     with driver_on(emulator, monkeypatch) as node:
         [reading] = node.gpus.readings()
-        assert reading.mig_mode is MigMode.ABSENT
+        assert reading == replace(whole, **ABSENT[what])  # type: ignore[arg-type]
+        assert all(getattr(whole, item) != absent for item, absent in ABSENT[what].items())
         [pool] = pools(node)
-        assert [device.attributes["type"] for device in pool.devices] == ["gpu"]
+        kinds = Counter(device.attributes["type"] for device in pool.devices)
+        assert kinds["mig"] == (25 if reading.geometry else 0)
+        assert kinds["gpu"] == (0 if reading.mode_switch_needs_reset else 1)  # whole, it would have to leave MIG mode
 
 
 def test_c15_a_mig_uuid_is_opaque_and_an_error_is_no_verdict(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

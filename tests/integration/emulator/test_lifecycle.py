@@ -64,6 +64,16 @@ def test_ids_tell_the_class_and_never_the_position(make: Make, seed: int) -> Non
         assert ids != sorted(ids)
 
 
+def test_ids_follow_from_the_seed_and_the_gpu(make: Make) -> None:
+    def ids(seed: int, gpu: int = 0) -> tuple[int, ...]:
+        with open_nvml(make("h100-80gb-sxm5:2", seed=seed)) as nvml:
+            return tuple(nvml.info(nvml.create(ONE, start, 1, gpu)).id for start in range(7))
+
+    assert ids(3) == ids(3)
+    assert len({ids(seed) for seed in range(5)}) == 5
+    assert ids(3, gpu=0) != ids(3, gpu=1)
+
+
 def test_halves_quarters_and_the_whole_have_ids_of_their_class(nvml: Client) -> None:
     _, client = nvml
     whole = client.create(WHOLE, 0, 8)

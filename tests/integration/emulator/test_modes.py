@@ -6,7 +6,7 @@ import pynvml
 import pytest
 
 from dynamig.errors import Unavailable
-from tests.integration.emulator.clients import NOT_SUPPORTED, code_of, open_nvml
+from tests.integration.emulator.clients import INVALID_ARGUMENT, NOT_SUPPORTED, code_of, open_nvml
 from tests.integration.emulator.conftest import Make
 
 IN_USE, RESET_REQUIRED = 19, 16
@@ -42,6 +42,26 @@ def test_a_reload_of_the_driver_takes_the_mode_from_hopper_and_not_the_boot(make
     assert [(gpu.mig, gpu.gpu_instances) for gpu in after.gpus] == [(True, ()), (False, ())]
     with open_nvml(emulator) as nvml:
         assert pynvml.nvmlDeviceGetPersistenceMode(nvml.gpu()) == 0
+
+
+def test_a_client_that_stays_open_over_a_reload_has_its_gpu_and_none_of_its_instances(make: Make) -> None:
+    emulator = make()
+    with open_nvml(emulator) as nvml:
+        gpu, gi = nvml.gpu(), nvml.create(9, 4, 4)
+        ci = nvml.fill(gi)
+        [mig] = nvml.mig_devices()
+        emulator.reload_driver()
+        for call, handle in (
+            (pynvml.nvmlGpuInstanceGetInfo, gi),
+            (pynvml.nvmlGpuInstanceDestroy, gi),
+            (pynvml.nvmlComputeInstanceGetInfo, ci),
+            (pynvml.nvmlDeviceGetUUID, mig),
+        ):
+            assert code_of(call, handle) == INVALID_ARGUMENT
+        assert pynvml.nvmlDeviceGetMigMode(gpu) == [0, 0]
+        assert pynvml.nvmlDeviceSetMigMode(gpu, 1) == 0
+        nvml.fill(nvml.create(9, 4, 4))
+        assert code_of(nvml.info, gi) == INVALID_ARGUMENT
 
 
 def test_hopper_switches_at_once(make: Make) -> None:

@@ -5,7 +5,7 @@ import ctypes
 import pynvml
 import pytest
 
-from dynamig.testing.emulator import Emulator, GpuModel, load_geometry
+from dynamig.testing.emulator import Emulator, GpuModel, layout, load_geometry
 from tests.integration.emulator.clients import (
     IN_USE,
     INVALID_ARGUMENT,
@@ -16,6 +16,7 @@ from tests.integration.emulator.clients import (
     Nvml,
     code_of,
     open_nvml,
+    run_python,
 )
 from tests.integration.emulator.conftest import Make
 
@@ -272,3 +273,70 @@ def test_versions_are_what_clients_parse_and_say_what_this_is(nvml: Client) -> N
     assert pynvml.nvmlSystemGetDriverVersion() == "580.95.05"
     assert pynvml.nvmlSystemGetNVMLVersion() == "13.580.95.05-emulator"
     assert pynvml.nvmlSystemGetCudaDriverVersion() == 13000
+
+
+ON_DAMAGED_FILES = """
+import ctypes, os, random, sys, pynvml
+from pathlib import Path
+state, dice, counted = Path(sys.argv[1]), random.Random(20260101), [int(at) for at in sys.argv[2:]]
+whole = {name: (state / name).read_bytes() for name in ("node", "models")}
+
+def damaged(content, places):
+    for _ in range(dice.randrange(1, 4)):
+        at = dice.randrange(len(content) // 4) * 4 if dice.random() < 0.5 else dice.choice(places)
+        word = dice.choice([dice.getrandbits(32), 0, 64, 65, 2**31, 2**32 - 1])
+        content = content[:at] + word.to_bytes(4, "little") + content[at + 4:]
+    return content[: dice.randrange(len(content))] if dice.random() < 0.1 else content
+
+def put(name, content):
+    (state / "damaged").write_bytes(content)
+    (state / "damaged").replace(state / name)
+
+def tried(call, *arguments):
+    try:
+        return call(*arguments)
+    except (pynvml.NVMLError, UnicodeDecodeError):  # a text that is none is the file's fault
+        return None
+
+for number in range(600):
+    name = ("node", "models")[number % 2]
+    put(name, damaged(whole[name], counted if name == "node" else range(0, 256, 4)))
+    if tried(pynvml.nvmlInit) is None and tried(pynvml.nvmlDeviceGetCount) is None:
+        put(name, whole[name])
+        continue
+    for index in range(tried(pynvml.nvmlDeviceGetCount) or 0):
+        if (gpu := tried(pynvml.nvmlDeviceGetHandleByIndex, index)) is None:
+            continue
+        for read in (pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetMemoryInfo,
+                     pynvml.nvmlDeviceGetPciInfo, pynvml.nvmlDeviceGetTotalEnergyConsumption):
+            tried(read, gpu)
+        for constant in range(20):
+            tried(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, gpu, constant)
+        for profile in (0, 9, 19):
+            tried(pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity, gpu, profile)
+            if (gi := tried(pynvml.nvmlDeviceCreateGpuInstance, gpu, profile)) is not None:
+                tried(pynvml.nvmlGpuInstanceCreateComputeInstance, gi, 0)
+        for gi_id in range(15):
+            if (gi := tried(pynvml.nvmlDeviceGetGpuInstanceById, gpu, gi_id)) is not None:
+                tried(pynvml.nvmlGpuInstanceGetInfo, gi)
+        for place in range(8):
+            if (mig := tried(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place)) is not None:
+                tried(pynvml.nvmlDeviceGetAttributes, mig)
+                tried(pynvml.nvmlDeviceGetName, mig)
+    tried(pynvml.nvmlShutdown)
+    put(name, whole[name])
+    put("node", whole["node"])
+print("still here")
+"""
+
+
+def test_damaged_files_are_an_error_to_a_client_and_never_its_end(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2", trace=False)
+    with open_nvml(emulator) as nvml:
+        nvml.fill(nvml.create(9, 4, 4))
+        nvml.fill(nvml.create(19, 0, 1, gpu=1))
+    gpus = [ctypes.sizeof(layout.NodeHead) + gpu * ctypes.sizeof(layout.Gpu) for gpu in (0, 1)]
+    fields = (layout.Gpu.model, layout.Gpu.gi_count, layout.Gpu.ci_count, layout.Gpu.gis, layout.Gpu.cis)
+    counted = [gpu + field.offset + word for gpu in gpus for field in fields for word in (0, 4, 8)]
+    said = run_python(emulator, ON_DAMAGED_FILES, str(emulator.directory / "state"), *map(str, counted))
+    assert said == "still here\n"

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.integration.emulator.clients import (
     INVALID_ARGUMENT,
     LOST,
     NOT_SUPPORTED,
+    VERSION_MISMATCH,
     Nvml,
     open_nvml,
     run_python,
@@ -276,6 +278,31 @@ for name in sys.argv[2:]:
     assert said.keys() == set(names)
     expected = {name: INVALID_ARGUMENT if name in IMPLEMENTED else NOT_SUPPORTED for name in names}
     assert {name: int(code) for name, code in said.items()} == expected
+
+
+VERSIONED = sorted(
+    symbol
+    for symbol, case in READS.items()
+    if symbol != "nvmlDeviceGetFieldValues"  # what begins its structure is the field's number
+    if any(isinstance(argument, Out) and argument.version for argument in case.arguments)
+)
+
+
+@pytest.mark.parametrize("symbol", VERSIONED)
+def test_a_structure_of_another_version_is_refused_and_never_written_to(make: Make, symbol: str) -> None:
+    case = READS[symbol]
+    [right] = [out.version for out in case.arguments if isinstance(out, Out) and out.version]
+    with known_node(make) as (_, _, world):
+        for wrong in {0, right & 0xFFFFFF, right + 4, right | 0x7F000000} - {right}:
+            arguments = [replace(a, version=wrong) if isinstance(a, Out) and a.version else a for a in case.arguments]
+            code, outs = called(symbol, replace(case, arguments=tuple(arguments)), world)
+            assert code == VERSION_MISMATCH
+            written = [bytes(out)[4:] for out, a in zip(outs, _outs(arguments), strict=True) if a.version is not None]
+            assert not any(map(any, written))
+
+
+def _outs(arguments: list[Any]) -> list[Out]:
+    return [argument for argument in arguments if isinstance(argument, Out)]
 
 
 def test_a_lost_gpu_is_lost_to_every_call_that_names_it(make: Make) -> None:

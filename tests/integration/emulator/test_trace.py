@@ -103,3 +103,12 @@ def test_following_yields_calls_as_they_happen(make: Make) -> None:
             watcher.join(0.05)
     assert len(seen) == 2
     assert set(seen) <= {"nvmlInitWithFlags", "nvmlShutdown"}
+
+
+def test_whatever_a_client_gives_as_a_text_can_be_read_back(nvml: Client) -> None:
+    emulator, _ = nvml
+    ask = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetHandleByUUID")
+    emulator.clear_trace()
+    for text in (b'\xff\xfeGPU-"\\\n\x7f1', b"x" * 5000, None):
+        assert ask(text, None) != 0
+    assert [call.args["uuid"] for call in emulator.trace()] == ["GPU-1", "x" * 255, ""]

@@ -117,7 +117,7 @@ for node in "$TMPDIR"/keep/*; do
     [ -e "$node" ] || continue
     case $node in */nvidia-cap[0-9]*) cp -a "$node" /dev/nvidia-caps ;; *) cp -a "$node" /dev ;; esac
 done
-exec env DYNAMIG_EMULATOR_DIR="$TMPDIR/run" LD_LIBRARY_PATH="$libraries" "$lister"
+exec env DYNAMIG_EMULATOR_DIR="$TMPDIR/run" LD_LIBRARY_PATH="$libraries" setpriv --bounding-set=-sys_admin "$lister"
 """
 
 
@@ -245,6 +245,8 @@ gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
 pynvml.nvmlGpuInstanceCreateComputeInstance(pynvml.nvmlDeviceCreateGpuInstance(gpu, 9), 2)
 print(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)))
 print(os.path.isfile(sys.argv[1] + "/dev/nvidia0"))
+pynvml.nvmlDeviceSetPersistenceMode(gpu, 1)
+print(pynvml.nvmlDeviceSetMigMode(gpu, 1))
 """
 
 
@@ -257,4 +259,4 @@ def test_an_ordinary_user_can_have_a_node_of_plain_files(make: Make) -> None:
     for parent in (home.parent, home):
         parent.chmod(0o755)
     said = run_python(other, OWN_NODE, str(home / "node"), str(home.parent / "root")).splitlines()
-    assert said == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb", "True"]
+    assert said == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb", "True", "0"]

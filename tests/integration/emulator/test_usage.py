@@ -172,7 +172,6 @@ def test_fields_answer_as_the_calls_of_their_own(make: Make) -> None:
             pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL: pynvml.nvmlDeviceGetTotalEccErrors(gpu, 1, 1),
             pynvml.NVML_FI_DEV_RETIRED_PENDING: pynvml.nvmlDeviceGetRetiredPagesPendingStatus(gpu),
             pynvml.NVML_FI_DEV_REMAPPED_FAILURE: pynvml.nvmlDeviceGetRemappedRows(gpu)[3],
-            pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu),
             pynvml.NVML_FI_DEV_POWER_INSTANT: 512000,
             pynvml.NVML_FI_DEV_POWER_AVERAGE: pynvml.nvmlDeviceGetPowerUsage(gpu),
             pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT: pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu),
@@ -184,6 +183,60 @@ def test_fields_answer_as_the_calls_of_their_own(make: Make) -> None:
         given = {f.fieldId: f.value.ullVal if f.valueType == wide else f.value.uiVal for f in fields[: len(alone)]}
         assert given == alone
         assert all(abs(field.timestamp - time.time() * 1e6) < 60e6 for field in fields)
+        before = energy(gpu)
+        [field] = pynvml.nvmlDeviceGetFieldValues(gpu, [pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION])
+        assert before <= field.value.ullVal <= energy(gpu)
+
+
+def energy(gpu: Any) -> int:
+    return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
+
+
+IDLE_MW, MEGAWATT = 70_000, 1_000_000_000
+
+
+def test_energy_is_power_times_time(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2")
+    emulator.feed([f"0 gpu1 milliwatt={MEGAWATT}", "0 gpu1@4 milliwatt=5", "0 gpu0 celsius=40"])
+    with open_nvml(emulator) as nvml:
+        for gpu, milliwatt in ((nvml.gpu(0), IDLE_MW), (nvml.gpu(1), MEGAWATT)):
+            times, seen = [], []
+            for _ in range(2):
+                times.append(time.time())
+                seen.append(energy(gpu))
+                times.append(time.time())
+                time.sleep(0.1)
+            rounding = 0.002 * milliwatt + 2  # the library counts whole milliseconds
+            spent = seen[1] - seen[0]
+            assert (times[2] - times[1]) * milliwatt - rounding <= spent <= (times[3] - times[0]) * milliwatt + rounding
+
+
+def test_energy_counts_each_level_for_as_long_as_it_held(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2")
+    emulator.feed(["0 gpu0 milliwatt=0", f"0 gpu1 milliwatt={MEGAWATT}", "0.5 gpu1 milliwatt=0"])
+    with open_nvml(emulator) as nvml:
+        still = energy(nvml.gpu(0))
+        time.sleep(0.6)
+        assert energy(nvml.gpu(0)) == still
+        assert 0 <= energy(nvml.gpu(1)) - MEGAWATT // 2 <= still + IDLE_MW  # idle, as GPU 0, until it was fed
+
+
+def test_energy_outlives_a_new_feed_and_a_reset_and_ends_with_the_driver(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2")
+    with open_nvml(emulator) as nvml:
+        gpu, other = nvml.gpu(0), nvml.gpu(1)
+        emulator.feed([f"0 gpu0 milliwatt={MEGAWATT}"])
+        time.sleep(0.1)
+        fed = energy(gpu)
+        emulator.feed(["0 gpu0 milliwatt=0"])
+        ended = energy(gpu)
+        assert ended >= fed > MEGAWATT // 10
+        emulator.feed(["0 gpu1 milliwatt=0"])
+        emulator.reset(0)
+        assert ended <= energy(gpu) < ended + 600 * IDLE_MW
+        assert energy(other) < 600 * IDLE_MW
+        emulator.reload_driver()
+        assert energy(gpu) < 600 * IDLE_MW < ended
 
 
 class Gpm:
@@ -274,6 +327,8 @@ def test_a_text_that_is_wrong_is_refused_by_line_and_changes_nothing(make: Make)
         "0 gpu0@4 used=40449": "more than fits there",
         "0 gpu0@7 gpu=1": "no GPU instance starts at slice 7",
         "-1 gpu0 gpu=1": "is not SECONDS",
+        "99999999999999999999 gpu0 gpu=1": "too far away",
+        "0 gpu0 gpu=1 gpu=2": "gpu is there twice",
     }.items():
         with pytest.raises(Refused, match=f"line 3: .*{what}"):
             emulator.feed(["# a comment", "", line])

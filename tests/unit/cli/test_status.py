@@ -47,8 +47,7 @@ def test_a_loan_is_told_with_its_job() -> None:
 
 
 def test_a_driver_that_is_not_ready_says_why() -> None:
-    assert lines(body(ready=False, registered=False))[0].endswith("not registered with the kubelet")
-    assert lines(body(ready=False))[0].endswith("slices not published yet")
+    assert lines(body(ready=False, whyNotReady="no device"))[0] == "driver on n1: not ready: no device"
 
 
 def test_a_foreign_instance_of_an_unknown_profile_has_its_number() -> None:

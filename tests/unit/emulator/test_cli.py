@@ -1,6 +1,9 @@
 """`dynamig emulator`: arguments, the directory from the environment, JSON."""
 
 import json
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +228,99 @@ def test_foreign_says_that_mig_is_off_and_how_to_switch_it_on(node: Path) -> Non
     with pytest.raises(Refused, match="MIG_OFF") as told:
         run("foreign", node, 0, "3g.40gb", 4)
     assert told.value.next_step == f"dynamig emulator mig {node} 0 on"
+
+
+@pytest.mark.parametrize(
+    ("words", "thing"),
+    [
+        ("hold 0 ²", "'²' is not a GPU instance id"),
+        ("hold 0 gpu --for -1", "--for -1"),
+        ("hold 0 gpu --for nan", "--for nan"),
+        ("hold 0 gpu --for inf", "--for inf"),
+        ("delay nvmlInit_v2 5000s", "delay_us 5000000000"),
+        ("delay nvmlInit_v2 1ms --jitter 5000s", "jitter_us 5000000000"),
+        ("fail nvmlInit_v2 --code IN_USE --nth 4294967297", "nth 4294967297"),
+        ("fail nvmlInit_v2 --code IN_USE --count 4294967296", "count 4294967296"),
+        ("fail nvmlInit_v2 --code 5000", "'5000'"),
+        ("foreign 0 1g.10gb 4294967296", "GPU 0: 1g.10gb cannot start at slice 4294967296"),
+        ("foreign 0 1g.10gb 7", "GPU 0: 1g.10gb cannot start at slice 7"),
+        ("xid 0 79 --gi 4294967295", "GPU instance 4294967295"),
+        ("lose 2", "no GPU 2"),
+    ],
+)
+def test_a_number_that_is_none_or_does_not_fit_is_refused_and_named(node: Path, words: str, thing: str) -> None:
+    command, *rest = words.split()
+    before = [path.read_bytes() for path in sorted((node / "state").iterdir()) if path.is_file()]
+    with pytest.raises(Refused, match=re.escape(thing)) as refused:
+        run(command, node, *rest)
+    assert refused.value.next_step
+    assert [path.read_bytes() for path in sorted((node / "state").iterdir()) if path.is_file()] == before
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--driver-version", "580"),
+        ("--driver-version", "580." + "9" * 32),
+        ("--seed", "-5"),
+        ("--seed", str(2**64)),
+    ],
+)
+def test_what_a_node_cannot_be_made_of_is_refused_before_anything_is_made(
+    tmp_path: Path, option: str, value: str
+) -> None:
+    with pytest.raises(Refused, match=value):
+        run("init", tmp_path / "n", "--gpus", "a30-24gb", option, value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_no_client_takes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="PATH_TOO_LONG"):
+        run("init", tmp_path.joinpath(*["x" * 200] * 4), "--gpus", "a30-24gb")
+    assert list(tmp_path.iterdir()) == []
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def of_another_version(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:8] + b"\x07" + path.read_bytes()[9:])
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(b"\xff" * len(path.read_bytes() or b"?" * 1000))
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "command", "said"),
+    [
+        ("state/node", cut, "show", r"is damaged: state/node has \d+ bytes, of \d+"),
+        ("state/models", cut, "show", r"is damaged: state/models has \d+ bytes"),
+        ("state/node", overwritten, "mig 0 on", "is damaged: state/node"),
+        ("state/models", overwritten, "feed /dev/null", "is damaged: state/models"),
+        ("state/node", of_another_version, "reset 0", "another version: state/node has layout 7"),
+        ("state/models", of_another_version, "feed /dev/null", "another version: state/models has layout 7"),
+        ("state/faults", Path.unlink, "show", "is damaged: .*state/faults"),
+        ("state/lock", Path.unlink, "reset 0", "is damaged: .*state/lock"),
+        ("state/events", Path.unlink, "xid 0 79", "is damaged: .*state/events"),
+        ("state/busy/gpu0", Path.unlink, "hold 0 gpu", "is damaged: .*busy/gpu0"),
+        ("proc", shutil.rmtree, "reboot", "is damaged: .*boot_id"),
+        ("state/faults", overwritten, "show", r"faults: record 1 is not a fault .*clear-faults"),
+        ("trace", overwritten, "trace", r"trace: line 1 is not a call .*--clear"),
+        ("trace", overwritten, "counters", r"trace: line 1 is not a call .*--clear"),
+    ],
+)
+def test_a_damaged_node_is_told_from_none_at_all_and_from_an_older_one(
+    node: Path, file: str, damage: Callable[[Path], None], command: str, said: str
+) -> None:
+    damage(node / file)
+    with pytest.raises(Refused, match=said) as refused:
+        run(command.split()[0], node, *command.split()[1:])
+    assert refused.value.next_step
+
+
+def test_a_feed_that_is_no_text_is_refused_by_its_line(node: Path, tmp_path: Path) -> None:
+    (tmp_path / "usage").write_bytes(b"0 gpu0 gpu=1\n\xff\xfe\n")
+    with pytest.raises(Refused, match="line 2"):
+        run("feed", node, tmp_path / "usage")

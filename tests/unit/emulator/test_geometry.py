@@ -94,6 +94,9 @@ def changed(tmp_path: Path, **fields: object) -> Path:
             {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 1, "starts": [0, 0]}
         ]}, "1g.6gb: compute profile 0: a placement is listed twice"),
         ({"total_memory_slices": 65}, "slices must be 1..64"),
+        ({"model": "A" * 64}, "the key has more than 63 characters"),
+        ({"nvidia_smi_names": ["A30" * 30]}, "a MIG device's name, has more than 95 bytes"),
+        ({"profile0__name": "1g." + "6" * 90}, "a MIG device's name, has more than 95 bytes"),
         ({"profile0__compute_profiles": [
             {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 3, "max_instances": 1, "starts": [0]}
         ]}, "1g.6gb: no compute profile fills it"),

@@ -75,15 +75,10 @@ def test_a_socket_without_a_server_is_not_a_driver(tmp_path: Path) -> None:
     assert "refused" in (probe(DriverProbe(Https(1, tmp_path / "x"), "n1", path), RECORD) or "")
 
 
-@pytest.mark.parametrize(
-    ("registered", "ready", "reason"),
-    [(False, False, "not registered"), (True, False, "not published"), (True, True, "127.0.0.1")],
-)
-def test_a_driver_is_ready_by_its_own_word_and_the_clusters(
-    tmp_path: Path, registered: bool, ready: bool, reason: str
-) -> None:
+@pytest.mark.parametrize(("why_not", "reason"), [("no device to offer", "no device to offer"), ("", "127.0.0.1")])
+def test_a_driver_is_ready_by_its_own_word_and_the_clusters(tmp_path: Path, why_not: str, reason: str) -> None:
     """A driver that says yes is not believed before the API server has its slices: here nobody serves."""
-    status = {"ready": ready, "registered": registered}
+    status = {"ready": not why_not, "whyNotReady": why_not}
     server = ControlServer(tmp_path / "s", {"status": lambda args, caller: status})
     server.start()
     try:

@@ -21,7 +21,7 @@ from dynamig.testing.emulator import faults, latency, layout, making, tree, usag
 from dynamig.testing.emulator.faults import NvmlReturn, SeenFault, TracedCall
 from dynamig.testing.emulator.geometry import load_geometry
 from dynamig.testing.emulator.library import foreign_instance, known_call, switch_mig
-from dynamig.testing.emulator.node import DIRTY, Node, changing, files_of, read_models, read_node
+from dynamig.testing.emulator.node import DIRTY, Node, changing, damaged, files_of, is_locked, read_models, read_node
 
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
 _LARGEST_XID = 999  # NVIDIA's catalogue of XIDs has three digits at most
@@ -111,7 +111,8 @@ class Emulator:
         compute instance is the MIG device; else the GPU, as nvml.h has it (clients differ in what they expect).
         GPU UUIDs follow from the seed and the absolute path, so two nodes never share one.
         Raises Refused UNKNOWN_MODEL, INCOMPLETE_MODEL, BAD_GPUS, BAD_VERSION; Conflict NODE_EXISTS,
-        DIRECTORY_NOT_EMPTY.
+        DIRECTORY_NOT_EMPTY;
+        PATH_TOO_LONG, BAD_SEED.
         """
         keys = making.parse_gpus(gpus) if isinstance(gpus, str) else list(gpus)
         catalog = load_geometry(geometry)
@@ -125,12 +126,17 @@ class Emulator:
             virtualization=("none", "passthrough", "vgpu").index(virtualization),
             trace=trace,
         )
+        if not 0 <= seed < 2**64:
+            raise Refused("BAD_SEED", f"seed {seed}", "0 to 2**64 - 1")
         if any((self.directory / part).exists() for part in ("state", "proc", "dev", "sys")):
             what = f"{self.directory} is already an emulated node, or part of one"
             raise Conflict("NODE_EXISTS", what, "remove it, or choose another")
         if self.directory.is_dir() and any(self.directory.iterdir()):
             what = f"{self.directory} holds other files, which a node's would be mixed with"
             raise Conflict("DIRECTORY_NOT_EMPTY", what, "choose an empty directory, or a new one")
+        if len(os.fsencode(self.directory.absolute())) > layout.LONGEST_PATH:
+            what = f"the path of {self.directory.name} has more than {layout.LONGEST_PATH} bytes, which no client takes"
+            raise Refused("PATH_TOO_LONG", what, "choose a shorter one")
         try:
             making.make_node(self.directory, plan)
         except OSError as error:
@@ -156,18 +162,18 @@ class Emulator:
         read_node(self.directory)
         if not (path := self.directory / "trace").exists():
             return []
-        with files_of(self.directory), path.open() as lines:
-            return list(faults.parse_trace(lines))
+        with files_of(self.directory), path.open(errors="replace") as lines:
+            return list(faults.parse_trace(lines, self.directory))
 
     def follow(self, *, poll: float = 0.05) -> Iterator[TracedCall]:
         """Calls as they happen, from now on, without end."""
-        with self._trace_file().open() as lines:
+        with self._trace_file().open(errors="replace") as lines:
             lines.seek(0, os.SEEK_END)
             kept = ""
             while True:
                 kept += lines.readline()
                 if kept.endswith("\n"):
-                    yield from faults.parse_trace(iter([kept]))
+                    yield from faults.parse_trace([kept], self.directory)
                     kept = ""
                 else:
                     time.sleep(poll)
@@ -236,8 +242,9 @@ class Emulator:
             raise Refused("BAD_FAULT", f"{call!r} is not a call", "name a symbol of nvml.h or a pattern")
         if nth < 1:
             raise Refused("BAD_FAULT", f"nth {nth}", "the first call is 1")
-        if fields.get("count", 1) < 0:
-            raise Refused("BAD_FAULT", f"count {fields['count']}", "count from 1; 0: all that follow")
+        for name, number in {"nth": nth, **fields}.items():
+            if not 0 <= number <= layout.LARGEST:
+                raise Refused("BAD_FAULT", f"{name} {number}", f"0 to {layout.LARGEST}; us: up to 71 minutes")
         known_call(call, self._library)
         if gpu is not None:
             self._gpu_number(gpu)
@@ -259,6 +266,9 @@ class Emulator:
             raise Refused("MIG_OFF", f"MIG mode of GPU {gpu} is off, so it has no instances", switch)
         model = read_models(self.directory)[living.model]
         profile_id = _profile_id(model, str(profile))
+        if start not in (starts := _starts(model, profile_id)):
+            listed = "at one of " + ", ".join(map(str, starts))
+            raise Refused("NVML_INVALID_ARGUMENT", f"GPU {gpu}: {profile} cannot start at slice {start}", listed)
         return foreign_instance(self.directory, self._library, gpu, profile_id, start, with_ci=compute_instance)
 
     def remove_foreign(self, gpu: int, gi_id: int | None = None) -> tuple[int, ...]:
@@ -275,7 +285,7 @@ class Emulator:
                 raise Refused("NOT_FOREIGN", f"GPU {gpu} has no foreign GPU instance {gi_id}", f"foreign: {listed}")
             ended = foreign if gi_id is None else [gi_id]
             for number in ended:
-                if _is_locked(self.directory / "state/busy" / f"gpu{gpu}-gi{number}"):
+                if is_locked(self.directory / "state/busy" / f"gpu{gpu}-gi{number}"):
                     raise Unavailable("IN_USE", f"GPU instance {number} of GPU {gpu} is held by a program", "end it")
             self._end(node, gpu, ended)
         return tuple(ended)
@@ -296,20 +306,19 @@ class Emulator:
         try:
             descriptor = os.open(self.directory / "state/busy" / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise Refused(
-                "NO_SUCH_INSTANCE", f"GPU {gpu} has no GPU instance {gi_id}", "dynamig emulator show"
-            ) from error
+            self._living(gpu, gi_id, None)
+            raise damaged(self.directory, str(error)) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if os.fstat(descriptor).st_nlink == 0:
-                raise Refused(
-                    "NO_SUCH_INSTANCE", f"GPU instance {gi_id} has just been destroyed", "dynamig emulator show"
-                )
+                what = f"GPU instance {gi_id} of GPU {gpu} has just been destroyed"
+                raise Refused("NO_SUCH_INSTANCE", what, f"dynamig emulator show {self.directory}")
             yield
         finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also of a copy that a child has
             os.close(descriptor)
 
-    def xid(self, gpu: int, code: int, *, gi_id: int = layout.NO_ID, ci_id: int = layout.NO_ID) -> None:
+    def xid(self, gpu: int, code: int, *, gi_id: int | None = None, ci_id: int | None = None) -> None:
         """Clients that wait for events get this XID, of the GPU or of an instance that lives on it.
 
         Raises Refused BAD_XID, NO_SUCH_INSTANCE.
@@ -317,7 +326,8 @@ class Emulator:
         if not 1 <= code <= _LARGEST_XID:
             raise Refused("BAD_XID", f"XID {code}", f"1 to {_LARGEST_XID}, such as 79: fell off the bus")
         self._living(gpu, gi_id, ci_id)
-        event = layout.Event(type=XID_EVENT, data=code, gpu=gpu, gi_id=gi_id, ci_id=ci_id)
+        gi, ci = (layout.NO_ID if number is None else number for number in (gi_id, ci_id))
+        event = layout.Event(type=XID_EVENT, data=code, gpu=gpu, gi_id=gi, ci_id=ci)
         with files_of(self.directory):
             descriptor = os.open(self.directory / "state/events", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
@@ -326,9 +336,10 @@ class Emulator:
             os.close(descriptor)
 
     def feed(self, lines: Iterable[str]) -> int:
-        """Devices use what the text says, from now on; what was fed before is forgotten. Returns how many records.
+        """Devices use what the text says, from now on; returns how many records.
 
-        The form is in `usage.py`. Memory, utilisation, temperature and power of every client's answers follow it.
+        Of what was fed before only the energy still counts. The form is in `usage.py`. Memory, utilisation, temperature
+        and power of every client's answers follow it.
         Raises Refused BAD_USAGE with the line.
         """
         models = read_models(self.directory)
@@ -382,6 +393,7 @@ class Emulator:
 
     def _driver_starts(self, node: Node) -> None:
         models = read_models(self.directory)
+        node.head.loaded_us = time.time_ns() // 1000
         for number, gpu in enumerate(node.gpus):
             self._end_instances(node, number)
             kept = models[gpu.model].reset_to_switch or gpu.virtualization == layout.PASSTHROUGH
@@ -412,33 +424,22 @@ class Emulator:
 
     def _busy(self, number: int, gpu: layout.Gpu) -> bool:
         names = [f"gpu{number}", *(f"gpu{number}-gi{gi.id}" for gi in gpu.gis[: gpu.gi_count])]
-        return any(_is_locked(self.directory / "state/busy" / name) for name in names)
+        return any(is_locked(self.directory / "state/busy" / name) for name in names)
 
-    def _living(self, gpu: int, gi_id: int, ci_id: int) -> None:
+    def _living(self, gpu: int, gi_id: int | None, ci_id: int | None) -> None:
         self._gpu_number(gpu)
         living = read_node(self.directory).gpus[gpu]
         gis = [gi.id for gi in living.gis[: living.gi_count]]
         cis = [ci.id for ci in living.cis[: living.ci_count] if ci.gi_id == gi_id]
         for what, number, known in (("GPU", gi_id, gis), ("compute", ci_id, cis)):
-            if number not in (layout.NO_ID, *known):
+            if number not in (None, *known):
                 listed = ", ".join(map(str, known)) or "none"
-                raise Refused("NO_SUCH_INSTANCE", f"GPU {gpu} has no such {what} instance {number}", f"it has {listed}")
+                raise Refused("NO_SUCH_INSTANCE", f"GPU {gpu} has no {what} instance {number}", f"it has {listed}")
 
     def _gpu_number(self, gpu: int) -> None:
         count = read_node(self.directory).head.gpu_count
         if not 0 <= gpu < count:
             raise Refused("NO_SUCH_GPU", f"{self.directory} has no GPU {gpu}", f"0 to {count - 1}")
-
-
-def _is_locked(path: Path) -> bool:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _capabilities(head: layout.NodeHead, gpu: layout.Gpu, of: Collection[int]) -> Iterator[int]:
@@ -456,6 +457,11 @@ def _profile_id(model: layout.Model, profile: str) -> int:
             return int(candidate.id)
     names = ", ".join(p.name.decode() for p in known)
     raise Refused("UNKNOWN_PROFILE", f"{model.key.decode()} has no profile {profile!r}", f"it has {names}")
+
+
+def _starts(model: layout.Model, profile_id: int) -> list[int]:
+    [mask] = [p.starts for p in model.profiles[: model.profile_count] if p.id == profile_id]
+    return [slice_ for slice_ in range(layout.MAX_SLICES) if mask >> slice_ & 1]
 
 
 def _seen_gpu(index: int, gpu: layout.Gpu, model: layout.Model) -> SeenGpu:

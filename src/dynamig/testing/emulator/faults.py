@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import layout
-from dynamig.testing.emulator.node import locked
+from dynamig.testing.emulator.node import files_of, locked
 
 
 class NvmlReturn(IntEnum):
@@ -159,9 +159,16 @@ def order_fault(directory: Path, fault: layout.Fault) -> None:
 
 
 def read_faults(directory: Path) -> list[layout.Fault]:
-    data = (directory / "state" / "faults").read_bytes()
-    size = ctypes.sizeof(layout.Fault)
-    return [layout.Fault.from_buffer_copy(data, at) for at in range(0, len(data) - size + 1, size)]
+    """Raises Refused BAD_FAULTS if there is something else than faults."""
+    path, size = directory / "state" / "faults", ctypes.sizeof(layout.Fault)
+    with files_of(directory):
+        data = path.read_bytes()
+    found = [layout.Fault.from_buffer_copy(data, at) for at in range(0, len(data) - size + 1, size)]
+    for number, fault in enumerate(found, 1):
+        if fault.kind not in _KINDS or not fault.call.isascii():
+            clear = f"dynamig emulator clear-faults {directory}"
+            raise Refused("BAD_FAULTS", f"{path}: record {number} is not a fault", clear)
+    return found
 
 
 def clear_faults(directory: Path) -> None:
@@ -169,7 +176,15 @@ def clear_faults(directory: Path) -> None:
         os.ftruncate(descriptor, 0)
 
 
-def parse_trace(lines: Iterator[str]) -> Iterator[TracedCall]:
-    for line in lines:
-        record = json.loads(line)
-        yield TracedCall(record["t"], record["pid"], record["call"], record["args"], record["result"], record["us"])
+def parse_trace(lines: Iterable[str], directory: Path) -> Iterator[TracedCall]:
+    """Raises Refused BAD_TRACE with the line that is not a call."""
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            call = TracedCall(
+                record["t"], record["pid"], record["call"], record["args"], record["result"], record["us"]
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            clear = f"dynamig emulator trace {directory} --clear"
+            raise Refused("BAD_TRACE", f"{directory / 'trace'}: line {number} is not a call", clear) from error
+        yield call

@@ -44,6 +44,9 @@ _PROFILE_FIELDS = (
 )
 _COMPUTE_PROFILE_FIELDS = ("nvml_profile", "id", "compute_slices", "sms", "max_instances", "starts")
 
+_LONGEST_KEY = 63  # `struct model` in emulator/src/layout.h
+_LONGEST_NAME = 95  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, less the zero at its end
+
 
 @dataclass(frozen=True, slots=True)
 class ComputeProfile:
@@ -294,6 +297,7 @@ def _check(path: Path, model: GpuModel) -> None:
     """What cannot be a GPU is refused here, so that the library need not doubt its data."""
     problems = [
         *_duplicates(model),
+        *_too_long(model),
         *(
             f"{p.name}: placement {s}:{p.memory_slices} leaves the GPU"
             for p in model.profiles
@@ -317,6 +321,16 @@ def _duplicates(model: GpuModel) -> Iterator[str]:
         ("profile name", [p.name for p in model.profiles]),
     ):
         yield from (f"{what} {v} appears twice" for v in sorted(set(values)) if values.count(v) > 1)
+
+
+def _too_long(model: GpuModel) -> Iterator[str]:
+    """Names that NVML's buffers have no room for: 96 bytes for that of a MIG device."""
+    if len(model.key) > _LONGEST_KEY:
+        yield f"the key has more than {_LONGEST_KEY} characters"
+    for profile in model.profiles:
+        name = f"{model.product} MIG {model.compute_slices}c.{profile.name}"
+        if len(name.encode()) > _LONGEST_NAME:
+            yield f"{name!r}, a MIG device's name, has more than {_LONGEST_NAME} bytes"
 
 
 def _outside(profile: Profile, model: GpuModel) -> Iterator[int]:

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable
 from ctypes import c_char, c_int32, c_uint8, c_uint32, c_uint64
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 MODELS_MAGIC = b"DYNMODEL"
 NODE_MAGIC = b"DYNNODE\0"
 
@@ -17,6 +17,8 @@ MAX_SLICES = 64
 MAX_GI_PROFILES = 32
 MAX_CI_PROFILES = 12
 MAX_FAULTS = 64
+LONGEST_PATH = 700
+"""Of a node's directory; a client's library has room for little more (emulator/src/process.c)."""
 MAX_GPUS = 32
 """As many as the kernel driver's capability table has (kernel-open/nvidia/nv-caps.c)."""
 
@@ -29,7 +31,8 @@ PASSTHROUGH = 1
 
 FAULT_FAIL, FAULT_DELAY, FAULT_HANG = 1, 2, 3
 FAULT_AFTER, FAULT_TAIL = 1, 2
-NO_ID = 0xFFFFFFFF
+LARGEST = NO_ID = 0xFFFFFFFF
+ENERGY_BEFORE = 0xFFFFFFFE
 
 
 class CiProfile(ctypes.Structure):
@@ -165,6 +168,7 @@ class NodeHead(ctypes.Structure):
         ("cap_gis", c_uint32),
         ("cap_cis", c_uint32),
         ("reserved", c_uint32),
+        ("loaded_us", c_uint64),
         ("driver_version", c_char * 32),
         ("boot_id", c_char * 40),
     )
@@ -241,6 +245,7 @@ def described() -> tuple[int, ...]:
         Gpu.gis.offset,
         Gpu.cis.offset,
         ComputeInstance.uuid.offset,
+        NodeHead.loaded_us.offset,
         NodeHead.driver_version.offset,
         NodeHead.boot_id.offset,
         ctypes.sizeof(NodeHead),

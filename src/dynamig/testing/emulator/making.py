@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def _distinct(models: list[GpuModel]) -> list[GpuModel]:
 
 def _branch(driver_version: str) -> int:
     """Clients parse two or three numbers and some stop on anything else, so nothing else is let in."""
-    match = re.fullmatch(r"(\d{3,4})\.\d+(\.\d+)?", driver_version)
+    match = re.fullmatch(r"(\d{3,4})\.\d{1,6}(\.\d{1,6})?", driver_version)
     if not match:
         raise Refused("BAD_VERSION", f"driver version {driver_version!r}", "two or three numbers, such as 580.95.05")
     return int(match[1])
@@ -124,6 +125,7 @@ def _head(plan: Plan, branch: int, majors: tree.Majors, gis: int, cis: int, *, c
         caps_major=majors.caps,
         cap_gis=gis,
         cap_cis=cis,
+        loaded_us=time.time_ns() // 1000,
         driver_version=plan.driver_version.encode(),
         boot_id=tree.new_boot_id().encode(),
     )

@@ -13,9 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import layout
+
+H = TypeVar("H", layout.NodeHead, layout.ModelsHead)
+S = TypeVar("S", layout.Gpu, layout.Model)
 
 DIRTY = "state/tree.dirty"
 """There while files beside NVML may differ from the state (emulator/src/tree.c)."""
@@ -32,34 +36,34 @@ class Node:
         return bytes(self.head) + b"".join(bytes(gpu) for gpu in self.gpus)
 
 
-def parse_node(data: bytes, path: Path) -> Node:
-    """Raises Refused NOT_A_NODE if the bytes are something else or another layout version."""
-    size = ctypes.sizeof(layout.NodeHead)
-    if len(data) < size:
-        raise _not_a_node(path)
-    head = layout.NodeHead.from_buffer_copy(data)
-    if bytes(head)[:8] != layout.NODE_MAGIC:
-        raise _not_a_node(path)
-    if head.layout_version != layout.LAYOUT_VERSION:
-        what = f"layout {head.layout_version} instead of {layout.LAYOUT_VERSION}"
-        raise Refused("NOT_A_NODE", f"{path} was made by another version: {what}", "remove it and init it anew")
-    step = ctypes.sizeof(layout.Gpu)
-    if len(data) != size + head.gpu_count * step:
-        raise _not_a_node(path)
-    gpus = [layout.Gpu.from_buffer_copy(data, size + i * step) for i in range(head.gpu_count)]
+def parse_node(data: bytes, directory: Path) -> Node:
+    """Raises Refused NOT_A_NODE if the bytes are something else, cut short, or of another layout version."""
+    head = _head(layout.NodeHead, layout.NODE_MAGIC, data, directory, "state/node")
+    gpus = _array(layout.Gpu, head.gpu_count, data, ctypes.sizeof(head), directory, "state/node")
     return Node(head, gpus)
 
 
-def parse_models(data: bytes, path: Path) -> list[layout.Model]:
-    """The models in the order in which GPUs refer to them."""
-    size = ctypes.sizeof(layout.ModelsHead)
-    if len(data) < size or data[:8] != layout.MODELS_MAGIC:
-        raise _not_a_node(path)
-    head = layout.ModelsHead.from_buffer_copy(data)
-    step = ctypes.sizeof(layout.Model)
-    if head.layout_version != layout.LAYOUT_VERSION or len(data) != size + head.count * step:
-        raise _not_a_node(path)
-    return [layout.Model.from_buffer_copy(data, size + i * step) for i in range(head.count)]
+def parse_models(data: bytes, directory: Path) -> list[layout.Model]:
+    """The models in the order in which GPUs refer to them. Raises as `parse_node`."""
+    head = _head(layout.ModelsHead, layout.MODELS_MAGIC, data, directory, "state/models")
+    return _array(layout.Model, head.count, data, ctypes.sizeof(head), directory, "state/models")
+
+
+def _head(kind: type[H], magic: bytes, data: bytes, directory: Path, name: str) -> H:
+    if len(data) < ctypes.sizeof(kind) or data[:8] != magic:
+        raise damaged(directory, f"{name} does not begin as it must")
+    head = kind.from_buffer_copy(data)
+    if head.layout_version != layout.LAYOUT_VERSION:
+        what = f"{name} has layout {head.layout_version} instead of {layout.LAYOUT_VERSION}"
+        raise Refused("NOT_A_NODE", f"{directory} was made by another version: {what}", "remove it and init it anew")
+    return head
+
+
+def _array(kind: type[S], count: int, data: bytes, at: int, directory: Path, name: str) -> list[S]:
+    step = ctypes.sizeof(kind)
+    if len(data) != at + count * step:
+        raise damaged(directory, f"{name} has {len(data)} bytes, of {at + count * step}")
+    return [kind.from_buffer_copy(data, at + i * step) for i in range(count)]
 
 
 def read_node(directory: Path) -> Node:
@@ -76,7 +80,7 @@ def changing(directory: Path) -> Iterator[Node]:
 
     A tree that an earlier writer left half changed stays marked so: the library's next change puts it right.
     """
-    with locked(directory / "state" / "lock"):
+    with locked(directory / "state" / "lock"), files_of(directory):
         node = read_node(directory)
         already_dirty = (directory / DIRTY).exists()
         yield node
@@ -90,7 +94,7 @@ def changing(directory: Path) -> Iterator[Node]:
 def locked(path: Path) -> Iterator[int]:
     """An exclusive flock on an existing file; the descriptor is open for reading and writing."""
     with files_of(path.parents[1]):
-        descriptor = _open_lock(path)
+        descriptor = _open_lock(path, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
@@ -98,20 +102,35 @@ def locked(path: Path) -> Iterator[int]:
         _close_lock(descriptor)
 
 
+def is_locked(path: Path) -> bool:
+    """Somebody has a flock on the file, shared or exclusive; nobody has one on a file that is gone."""
+    try:
+        descriptor = _open_lock(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        _close_lock(descriptor)
+    return False
+
+
 _lock_descriptors: set[int] = set()
 _lock_descriptors_lock = threading.Lock()
 """Guards the set: while a descriptor is opened or closed, and over a fork."""
 
 
-def _open_lock(path: Path) -> int:
+def _open_lock(path: Path, flags: int) -> int:
     with _lock_descriptors_lock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
         _lock_descriptors.add(descriptor)
     return descriptor
 
 
 def _close_lock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_UN)  # also of a copy that a child is about to close
+    fcntl.flock(descriptor, fcntl.LOCK_UN)  # also of a copy that a child has
     with _lock_descriptors_lock:
         _lock_descriptors.remove(descriptor)
         os.close(descriptor)
@@ -151,11 +170,14 @@ def files_of(directory: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _not_a_node(directory) from error
+        if (directory / "state" / "node").is_file():
+            raise damaged(directory, str(error)) from error
+        what = f"{directory} is not an emulated node" if directory.exists() else f"there is no {directory}"
+        raise Refused("NOT_A_NODE", what, f"dynamig emulator init {directory} --gpus ...") from error
     except OSError as error:
         raise Unavailable("NODE_FILES", f"the emulated node {directory}: {error}", "whose is it?") from error
 
 
-def _not_a_node(path: Path) -> Refused:
-    what = f"{path} is not an emulated node" if path.exists() else f"there is no {path}"
-    return Refused("NOT_A_NODE", what, f"dynamig emulator init {path} --gpus ...")
+def damaged(directory: Path, what: str) -> Refused:
+    """What `init` made is there, but not as it was made."""
+    return Refused("NOT_A_NODE", f"{directory} is damaged: {what}", "remove it and init it anew")

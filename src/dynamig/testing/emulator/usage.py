@@ -14,6 +14,7 @@ device's next record names it again. Keys: `used` in MiB; `gpu`, `memory`, `enco
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,14 +22,17 @@ from pathlib import Path
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import layout
-from dynamig.testing.emulator.node import locked, replace
+from dynamig.testing.emulator.node import locked, read_node, replace
 
 _LINE = re.compile(r"(?P<at>\d+(\.\d+)?)\s+gpu(?P<gpu>\d+)(@(?P<start>\d+))?(?P<levels>(\s+\w+=\d+)+)")
 _ABSOLUTE = ("used", "celsius", "milliwatt")
 """Keys that are not shares of 100."""
 
-_USED = layout.USAGE_KEYS.index("used")
-_LARGEST = 2**32 - 1
+_USED, _MILLIWATT = map(layout.USAGE_KEYS.index, ("used", "milliwatt"))
+IDLE_MILLIWATT = 70_000
+"""Of a GPU whose power was not fed (emulator/src/usage.c)."""
+
+_FARTHEST = 10**9
 
 
 def parse_usage(lines: Iterable[str], gpus: Sequence[layout.Model]) -> list[layout.UsageRecord]:
@@ -42,15 +46,35 @@ def parse_usage(lines: Iterable[str], gpus: Sequence[layout.Model]) -> list[layo
 
 
 def feed(directory: Path, records: Iterable[layout.UsageRecord]) -> None:
-    """From now on the node's devices use what the records say; nothing that was fed before counts any more."""
-    now = time.time_ns() // 1000
-    content = bytearray()
-    for record in records:
-        fed = layout.UsageRecord.from_buffer_copy(record)
-        fed.at_us += now
-        content += bytes(fed)
+    """From now on the node's devices use what the records say; of what was fed before only the energy still counts."""
+    fed = [layout.UsageRecord.from_buffer_copy(record) for record in records]
     with locked(directory / "state" / "lock"):
-        replace(directory / "state" / "usage", bytes(content))
+        head, before, now = read_node(directory).head, _fed_before(directory), time.time_ns() // 1000
+        for record in fed:
+            record.at_us += now
+        spent = [_spent(before, gpu, head.loaded_us, now) for gpu in range(head.gpu_count)]
+        replace(directory / "state" / "usage", b"".join(map(bytes, [*spent, *fed])))
+
+
+def _fed_before(directory: Path) -> list[layout.UsageRecord]:
+    path, size = directory / "state" / "usage", ctypes.sizeof(layout.UsageRecord)
+    data = path.read_bytes() if path.exists() else b""
+    return [layout.UsageRecord.from_buffer_copy(data, at) for at in range(0, len(data) - size + 1, size)]
+
+
+def _spent(fed: Iterable[layout.UsageRecord], gpu: int, loaded: int, now: int) -> layout.UsageRecord:
+    """What the GPU has consumed since the driver was loaded: as `energy_mj` in emulator/src/usage.c. Times in us."""
+    energy, since, milliwatt = 0, loaded, IDLE_MILLIWATT
+    for record in (r for r in fed if r.gpu == gpu and r.at_us <= now):
+        if record.start == layout.ENERGY_BEFORE and record.at_us >= since:
+            energy, since = record.level[0] | record.level[1] << 32, record.at_us
+        if record.start == layout.NO_ID and record.set & 1 << _MILLIWATT:
+            energy += max(0, record.at_us - since) * milliwatt // 10**6
+            since, milliwatt = max(since, record.at_us), record.level[_MILLIWATT]
+    energy += max(0, now - since) * milliwatt // 10**6
+    made = layout.UsageRecord(at_us=now, gpu=gpu, start=layout.ENERGY_BEFORE)
+    made.level[0], made.level[1] = energy & layout.LARGEST, energy >> 32
+    return made
 
 
 def _records(line: str, number: int, gpus: Sequence[layout.Model]) -> Iterator[layout.UsageRecord]:
@@ -63,9 +87,13 @@ def _records(line: str, number: int, gpus: Sequence[layout.Model]) -> Iterator[l
         raise _bad(number, f"there is no gpu{match['gpu']}", f"gpu0 to gpu{len(gpus) - 1}")
     model = gpus[int(match["gpu"])]
     start = layout.NO_ID if match["start"] is None else _start(int(match["start"]), model, number)
+    if float(match["at"]) > _FARTHEST:
+        raise _bad(number, f"{match['at']} seconds are too far away", f"at most {_FARTHEST}")
     record = layout.UsageRecord(at_us=round(float(match["at"]) * 1e6), gpu=int(match["gpu"]), start=start)
     for pair in match["levels"].split():
         key, level = pair.split("=")
+        if key in layout.USAGE_KEYS and record.set >> layout.USAGE_KEYS.index(key) & 1:
+            raise _bad(number, f"{key} is there twice", "one level for each key")
         _set_level(record, key, int(level), number)
     most = _memory_mib(model, start)
     if record.level[_USED] > most:
@@ -94,7 +122,7 @@ def _memory_mib(model: layout.Model, start: int) -> int:
 def _set_level(record: layout.UsageRecord, key: str, level: int, number: int) -> None:
     if key not in layout.USAGE_KEYS:
         raise _bad(number, f"no key {key!r}", "one of " + ", ".join(layout.USAGE_KEYS))
-    if level > (_LARGEST if key in _ABSOLUTE else 100):
+    if level > (layout.LARGEST if key in _ABSOLUTE else 100):
         raise _bad(number, f"{key}={level} is too much", "percent go up to 100")
     index = layout.USAGE_KEYS.index(key)
     record.level[index] = level
