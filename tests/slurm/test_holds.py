@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from dynamig.protocol import names
@@ -48,20 +47,6 @@ def _says(cluster: Cluster, pod: str, *words: str) -> None:
     conditions = cluster.get("pod", pod)["status"].get("conditions", ())
     message = next(c["message"] for c in conditions if c["type"] == names.CONDITION)
     assert all(word in message for word in words), message
-
-
-def test_an_exclusive_job_gives_its_pod_no_more_than_it_asked_for(lab: Lab, cluster: Cluster) -> None:
-    """C-67: Slurm gives it all shards of its node."""
-    try:
-        lab.slurm("scontrol", "update", "partitionname=all", "oversubscribe=exclusive")
-        cluster.pod("alone", mig(profile="1g.10gb"))
-        cluster.running("alone")
-        hold = hold_of(lab, cluster, "alone")
-        assert sum(int(n) for n in re.findall(r"(\d+)/\d+", hold["gres_detail"][0])) > 1
-        (instance,) = cluster.instances()
-        assert (instance.node, instance.size) == (hold["nodes"], 1)
-    finally:
-        lab.slurm("scontrol", "update", "partitionname=all", "oversubscribe=no")
 
 
 def test_ballast_steers_a_hold_past_shards_without_a_place(lab: Lab, cluster: Cluster) -> None:
