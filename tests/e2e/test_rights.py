@@ -353,8 +353,10 @@ def test_a_request_without_a_limit_and_an_ephemeral_container_get_no_gpu_either(
 
 def test_a_pod_does_not_grow_beyond_what_its_job_holds(lab: Lab, slurm_editor: As) -> None:
     """Refused to whoever has the right: the administrator here."""
-    accepted(slurm_editor, template("grows"), pod("grows"))
-    bigger = {"name": "main", "resources": {"requests": {"cpu": "64"}, "limits": {"cpu": "64"}}}
+    small = pod("grows")
+    small["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
+    accepted(slurm_editor, template("grows"), small)
+    bigger = {"name": "main", "resources": {"requests": {"cpu": "64"}}}
     resize = json.dumps({"spec": {"containers": [bigger]}})
     admin = As(lab, lab.admin_kubeconfig, "-n", SLURM_NAMESPACE)
     done, said = admin("patch", "pod", "grows", "--subresource=resize", "-p", resize)
