@@ -246,7 +246,7 @@ class Lender:
         return over
 
     def _has_steps(self, loan: Loan, seen: JobSeen, until: float) -> Seen[bool]:
-        if seen not in DISOWNED:
+        if seen not in DISOWNED and seen is not JobSeen.ENDED:
             return Unknown("not asked")
         return self._slurm.word.has_steps(loan.borrower.job_id, self._maps.slurm_node, within=self._patience(until))
 

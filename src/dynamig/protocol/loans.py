@@ -160,10 +160,13 @@ LAUNCH_S = 60.0
 
 def loan_is_over(seen: JobSeen, has_steps: Seen[bool], age_s: float) -> bool:
     """Only an answer ends a loan (P11). `has_steps`: whether a step of the job's id lives on this node, as the node
-    itself says; it is looked at only for what is in DISOWNED. `age_s`: seconds since the loan was made."""
+    itself says. `age_s`: seconds since the loan was made.
+
+    A job that ended while slurmctld did not hear from the node may live on for a while after the node's return.
+    """
     if seen in DISOWNED:
         return age_s >= LAUNCH_S and has_steps == Found(False)
-    return seen is JobSeen.ENDED
+    return seen is JobSeen.ENDED and has_steps != Found(True)
 
 
 # -- what may be lent ----------------------------------------------------------------------------------------------
