@@ -88,9 +88,9 @@ class Hands:
                 self._objects.let_go(self._objects.deallocate(view) if view.allocated else view)
             case Release(claim):
                 self._objects.note(claim.view, {names.RELEASE: to_rfc3339(self._wall())})
-            case EndPod(pod, reason, message):
+            case EndPod(pod, reason, message, grace):
                 log.info("ending_pod", pod=str(pod.ref), reason=reason, message=message)
-                self._objects.end(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message)
+                self._objects.end(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message, grace)
 
     def _tell(self, of: ClaimSet, reason: str, message: str) -> None:
         for pod in of.pods:

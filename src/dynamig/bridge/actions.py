@@ -115,9 +115,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class EndPod:
+    """`grace`: whole seconds that it has to end."""
+
     pod: PodView
     reason: str
     message: str
+    grace: int
 
 
 Action = (

@@ -27,6 +27,9 @@ PATIENCE_UNSCHEDULABLE = 30.0
 PATIENCE_BARE = 300.0
 """Seconds that a claim may live without a job while its node takes jobs (P9)."""
 
+LONGEST_GRACE = 30.0
+"""Seconds that a pod has to end once its job is over, whatever it asks for (case C-65): nobody pays for them."""
+
 SEEN_TWICE = 2.0
 """Seconds for which a job must be missing before that is believed."""
 
@@ -76,7 +79,7 @@ def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     if any(p.node is not None for p in of.pods):
         return _live(of, job, world)
     waits = of.pod.unschedulable_since if of.of_one_pod else None
-    if waits is not None and world.now - waits > PATIENCE_UNSCHEDULABLE and not of.in_use:
+    if of.allocated and waits is not None and world.now - waits > PATIENCE_UNSCHEDULABLE and not of.in_use:
         return (TakeBack(of, "kube-scheduler cannot place the pod there"),)
     return ()
 
@@ -193,4 +196,14 @@ def _since(of: ClaimSet, attempt: Attempt | None, when: float | None) -> tuple[A
 
 
 def end_pods(of: ClaimSet, reason: str, message: str) -> tuple[Action, ...]:
-    return tuple(EndPod(pod, reason, message) for pod in of.pods if not pod.deleting)
+    pods = (pod for pod in of.pods if not pod.deleting)
+    return tuple(EndPod(pod, reason, message, round(min(pod.grace, LONGEST_GRACE))) for pod in pods)
+
+
+def hurry(of: ClaimSet, job: Job | None, world: World) -> tuple[Action, ...]:
+    """Pods that somebody gave longer to end than their job, which is over now, pays for."""
+    if job is None or job.living:
+        return ()
+    late = (p for p in of.leaving if p.ends_by is not None and p.ends_by - world.now > LONGEST_GRACE + 1)
+    message = f"Slurm job {job.key.job_id}, which paid for this pod, is over"
+    return tuple(EndPod(pod, "SlurmJobOver", message, round(LONGEST_GRACE)) for pod in late)

@@ -134,7 +134,7 @@ def _in_state(of: ClaimSet, job: Job | None, world: World, choose: Chooser) -> t
         case HoldState.BARE, _:
             return committed.bare(of, job, world)
         case ((HoldState.ENDING | HoldState.RELEASED), _):
-            return _ending(of, world)
+            return (*committed.hurry(of, job, world), *_ending(of, world))
         case _:
             return _planned(of, job, world, choose)
 

@@ -111,9 +111,10 @@ def _candidates(of: ClaimSet, world: World) -> Sequence[NodeView]:
 
 
 def no_place_for(of: ClaimSet, node: NodeView) -> str:
-    """Why kube-scheduler would not let a pod of the set be there; empty if nothing is known to speak against it."""
-    reasons = (why_not(pod.rules, node.name, node.marks) for pod in of.pods)
-    return next((why for why in reasons if why), "")
+    """Why kube-scheduler would let no pod of the set be there; empty if one may be, as far as is known here. One that
+    may not keeps a shared claim from no other."""
+    reasons = [why_not(pod.rules, node.name, node.marks) for pod in of.pods]
+    return reasons[0] if reasons and all(reasons) else ""
 
 
 def _but_for(nodes: Sequence[NodeView], excluded: frozenset[str]) -> Sequence[NodeView]:

@@ -22,7 +22,8 @@ from dynamig.protocol.slurm_jobs import Job
 class ClaimSet:
     """`uid`: the pod's, or that of a claim made by hand. `pods`: those alive that use it, oldest first; none when it is
     over. `leans_on`: hand-made claims of its pod, which have sets of their own. `missing`: why it is not complete.
-    `never_bound`: its pod is there and has no node, so nothing of it can have been prepared (P3)."""
+    `never_bound`: its pod is there and has no node, so nothing of it can have been prepared (P3). `leaving`: pods that
+    are being deleted and have not ended."""
 
     uid: str
     pods: tuple[PodView, ...]
@@ -31,6 +32,7 @@ class ClaimSet:
     leans_on: tuple[SetClaim, ...] = ()
     missing: str = ""
     never_bound: bool = False
+    leaving: tuple[PodView, ...] = ()
 
     @property
     def pod(self) -> PodView:
@@ -102,16 +104,17 @@ def claim_sets(world: World) -> tuple[ClaimSet, ...]:
     by_name = {(c.view.ref.namespace, c.view.ref.name): c for c in world.claims.values()}
     pods = sorted(world.pods.values(), key=lambda p: (p.created, p.ref))
     users: dict[str, list[PodView]] = {}
+    leaving: dict[str, list[PodView]] = {}
     of_pods: list[ClaimSet] = []
     for pod in pods:
         found = [by_name.get((pod.ref.namespace, name)) for name in pod.claims]
         claims = tuple(c for c in found if c is not None)
         by_hand = tuple(c for c in claims if c.made_for is None)
-        if not (pod.deleting or pod.over):
+        if not pod.over:
             for claim in by_hand:
-                users.setdefault(claim.view.ref.uid, []).append(pod)
+                (leaving if pod.deleting else users).setdefault(claim.view.ref.uid, []).append(pod)
         of_pods.append(_of_pod(pod, claims, by_hand, complete=not pod.pending_claims and None not in found))
-    return (*_by_hand(world, users), *of_pods, *_orphans(world, {s.uid for s in of_pods}))
+    return (*_by_hand(world, users, leaving), *of_pods, *_orphans(world, {s.uid for s in of_pods}))
 
 
 def _of_pod(pod: PodView, claims: Iterable[SetClaim], by_hand: tuple[SetClaim, ...], *, complete: bool) -> ClaimSet:
@@ -124,13 +127,14 @@ def _of_pod(pod: PodView, claims: Iterable[SetClaim], by_hand: tuple[SetClaim, .
         leans_on=by_hand,
         missing="" if complete else "its resource claims are being made",
         never_bound=pod.node is None,
+        leaving=(pod,) if pod.deleting and not pod.over else (),
     )
 
 
-def _by_hand(world: World, users: Mapping[str, list[PodView]]) -> list[ClaimSet]:
+def _by_hand(world: World, users: Mapping[str, list[PodView]], leaving: Mapping[str, list[PodView]]) -> list[ClaimSet]:
     """Of hand-made claims that are used, or were and are still held."""
     return [
-        ClaimSet(claim.view.ref.uid, tuple(users.get(claim.view.ref.uid, ())), (claim,))
+        ClaimSet(uid := claim.view.ref.uid, tuple(users.get(uid, ())), (claim,), leaving=tuple(leaving.get(uid, ())))
         for claim in sorted(world.claims.values(), key=lambda c: c.view.ref)
         if claim.view.ref.uid in users or (claim.made_for is None and _noted_for(claim) == claim.view.ref.uid)
     ]

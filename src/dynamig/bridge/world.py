@@ -20,6 +20,9 @@ from dynamig.protocol.identity import Role
 from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
 from dynamig.protocol.times import from_rfc3339
 
+DEFAULT_GRACE = 30
+"""Seconds that a pod has to end if it does not say (the API server's own default)."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class PodRef:
@@ -48,7 +51,8 @@ class PodView:
 
     ref: PodRef
     gated: bool
-    deleting: bool
+    ends_by: float | None
+    grace: float
     node: str | None
     phase: str
     claims: tuple[str, ...]
@@ -59,6 +63,10 @@ class PodView:
     rules: NodeRules
     payment: Payment | NotPayable
     told: Told | None = None
+
+    @property
+    def deleting(self) -> bool:
+        return self.ends_by is not None
 
     @property
     def over(self) -> bool:
@@ -211,7 +219,8 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
     return PodView(
         ref=PodRef(meta["namespace"], meta["name"], meta["uid"]),
         gated=any(g["name"] == names.GATE for g in spec.get("schedulingGates") or ()),
-        deleting=meta.get("deletionTimestamp") is not None,
+        ends_by=_time(meta["deletionTimestamp"]) if meta.get("deletionTimestamp") else None,
+        grace=float(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE)),
         node=spec.get("nodeName"),
         phase=status.get("phase", ""),
         claims=tuple(claims),

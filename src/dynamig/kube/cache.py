@@ -46,8 +46,8 @@ class WatchedObjects:
             self._where["fields"] = {"metadata.name": name}
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], Mapping[str, Any]] = {}
-        self._listed = 0
-        """resourceVersion of the last list. Since Kubernetes 1.35 they may be compared as numbers (KEP-5504)."""
+        self._newest = 0
+        """resourceVersion of the last list or event; they may be compared as numbers since Kubernetes 1.35 (KEP-5504)."""
         self._synced = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch-{resource.__name__}", daemon=True)
@@ -88,6 +88,8 @@ class WatchedObjects:
             self._stopping.wait(pause_after(failures, first=FIRST_PAUSE, longest=LONGEST_PAUSE))
 
     def _follow(self) -> None:
+        with self._lock:
+            self._newest = 0  # versions go back where etcd was restored
         with translated(f"watching {self._resource.__name__}"):
             version = self._list()
             self._in_step()
@@ -99,13 +101,14 @@ class WatchedObjects:
                     return
 
     def _list(self) -> str:
-        """Everything as the server has it now; its resourceVersion."""
+        """Everything as the server has it now; its resourceVersion. A list that the watch has overtaken meanwhile is
+        older than the copy, and adds nothing to it."""
         listed = self._client.list(self._resource, **self._where)
         objects: dict[tuple[str, str], Mapping[str, Any]] = {_key(o): plain(o) for o in listed}
         version = str(listed.resourceVersion)
         with self._lock:
-            if int(version) >= self._listed:
-                self._objects, self._listed = objects, int(version)
+            if int(version) >= self._newest:
+                self._objects, self._newest = objects, int(version)
         return version
 
     def _in_step(self) -> None:
@@ -115,10 +118,12 @@ class WatchedObjects:
         self._on_change()
 
     def _apply(self, kind: str, obj: Mapping[str, Any]) -> None:
-        """One event of the watch; of a watch that is behind, what is older than the last list is known already."""
+        """One event of the watch; of a watch that is behind, what is older than the copy is known already."""
+        version = int(obj["metadata"]["resourceVersion"])
         with self._lock:
-            if int(obj["metadata"]["resourceVersion"]) <= self._listed:
+            if version <= self._newest:
                 return
+            self._newest = version
             if kind == "DELETED":
                 self._objects.pop(_key(obj), None)
             elif kind in ("ADDED", "MODIFIED"):

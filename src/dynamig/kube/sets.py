@@ -85,11 +85,11 @@ class ApiSets:
         warning = reason not in names.NO_TROUBLE
         write_event(self._client, namespace, name, uid, reason, message, component=COMPONENT, warning=warning)
 
-    def end(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+    def end(self, namespace: str, name: str, uid: str, reason: str, message: str, grace: int) -> None:
         self.tell(namespace, name, uid, reason, message)
         try:
             with translated(f"pod {namespace}/{name}"):
-                self._client.delete(Pod, name, namespace=namespace)
+                self._client.delete(Pod, name, namespace=namespace, grace_period=grace)
         except Refused as error:
             if error.code != "NOT_FOUND":
                 raise

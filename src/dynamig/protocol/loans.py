@@ -91,13 +91,15 @@ class NodeFacts:
 class JobSeen(Enum):
     """What slurmctld says of a borrower. `GONE`: unknown to an answering controller, and the node's GresUsed lacks the
     index; `OTHER`: the id belongs to another job, or to another run of it, now; `UNSTARTED`: this very run waits to be
-    started, so a crash has thrown slurmctld back to a time before."""
+    started, so a crash has thrown slurmctld back to a time before; `UNHEARD`: it was given up because its node was, or
+    was said to be, down."""
 
     ACTIVE = "active"
     ENDED = "ended"
     OTHER = "other"
     GONE = "gone"
     UNSTARTED = "unstarted"
+    UNHEARD = "unheard"
     SILENT = "silent"
 
 
@@ -138,6 +140,8 @@ def judge(borrower: Borrower, index: int | None, job: Seen[JobFacts], node: Seen
         return JobSeen.OTHER
     if "PENDING" in job.value.states:
         return JobSeen.UNSTARTED
+    if "NODE_FAIL" in job.value.states:
+        return JobSeen.UNHEARD
     return JobSeen.ENDED if job.value.states & TERMINAL else JobSeen.ACTIVE
 
 
@@ -151,8 +155,9 @@ def used_but_for(
     return Found(replace(node.value, used=node.value.used - frozenset(indices)))
 
 
-DISOWNED = frozenset({JobSeen.OTHER, JobSeen.GONE, JobSeen.UNSTARTED})
-"""slurmctld does not know of a run with this loan. It may have forgotten it in a crash, and the run may live on."""
+DISOWNED = frozenset({JobSeen.OTHER, JobSeen.GONE, JobSeen.UNSTARTED, JobSeen.UNHEARD})
+"""slurmctld does not know of a run with this loan, or does not know what became of it. The run may live on: slurmctld
+may have forgotten it in a crash, or ended it without its node."""
 
 LAUNCH_S = 60.0
 """Seconds within which a run that has its loan has its first step: slurmd launches it once all prologs have ended."""

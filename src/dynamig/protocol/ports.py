@@ -64,8 +64,8 @@ class SetObjects(Protocol):
         """The pod's condition `dynamig.io/Slurm` says this, and an event on the pod. Nothing for a pod that is gone."""
         ...
 
-    def end(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
-        """The same, and the pod is being deleted, gracefully."""
+    def end(self, namespace: str, name: str, uid: str, reason: str, message: str, grace: int) -> None:
+        """The same, and the pod is being deleted: it has `grace` seconds to end, also if somebody gave it more."""
         ...
 
 

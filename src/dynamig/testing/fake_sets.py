@@ -198,10 +198,16 @@ class FakeSets:
             condition["lastTransitionTime"] = to_rfc3339(self.now)
             self.pods[name]["status"]["conditions"] = [condition]
 
-    def end(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+    def end(self, namespace: str, name: str, uid: str, reason: str, message: str, grace: int) -> None:
         self.tell(namespace, name, uid, reason, message)
         if name in self.pods:
-            self.pods[name]["metadata"]["deletionTimestamp"] = to_rfc3339(self.now)
+            self.delete_pod(name, grace)
+
+    def delete_pod(self, name: str, grace: float) -> None:
+        """It has `grace` seconds to end; what it had is never made longer."""
+        meta = self.pods[name]["metadata"]
+        ends_by = to_rfc3339(self.now + grace)
+        meta["deletionTimestamp"] = min(ends_by, meta.get("deletionTimestamp") or ends_by)
 
     def _current(self, claim: ClaimView) -> dict[str, Any]:
         obj = self.claims.get(claim.ref.name)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dynamig.bridge.committed import PATIENCE_BARE, SEEN_TWICE
+from dynamig.bridge.committed import LONGEST_GRACE, PATIENCE_BARE, SEEN_TWICE
 from dynamig.protocol import names
 from dynamig.protocol.claims import read_claim
 from dynamig.protocol.hold_note import hold_note
 from dynamig.protocol.slurm_jobs import TOP_PRIORITY, Ending, JobState, SlurmNodeName
+from dynamig.protocol.times import from_rfc3339
 from tests.unit.bridge.stage import Stage, wants
 
 N1, N2 = SlurmNodeName("n1"), SlurmNodeName("n2")
@@ -43,6 +44,29 @@ def test_a_job_that_slurmctld_lost_is_held_again_on_the_same_gpu() -> None:
     assert (job.gpu.index, job.gpu.shards) == (1, 2)
     assert paid_by(stage) == 3
     assert "deletionTimestamp" not in stage.sets.pods["a"]["metadata"]
+
+
+def test_nobody_lives_longer_on_a_gpu_that_is_not_paid_for_than_half_a_minute() -> None:
+    """C-65: whatever grace a pod asks for, and whatever its user gave it by deleting it first."""
+    for delete_first in (False, True):
+        stage = living()
+        stage.sets.pods["a"]["spec"]["terminationGracePeriodSeconds"] = 3600
+        if delete_first:
+            stage.sets.delete_pod("a", 3600)
+            stage.look_for(2)
+        stage.slurm.end(2, Ending.CANCELLED)
+        stage.look_for(3)
+        ends_by = from_rfc3339(stage.sets.pods["a"]["metadata"]["deletionTimestamp"])
+        assert ends_by - stage.now <= LONGEST_GRACE
+        assert stage.look() == 0, "told once"
+
+
+def test_a_pod_that_wants_to_end_sooner_may() -> None:
+    stage = living()
+    stage.sets.pods["a"]["spec"]["terminationGracePeriodSeconds"] = 5
+    stage.slurm.end(2, Ending.CANCELLED)
+    stage.look_for(3)
+    assert from_rfc3339(stage.sets.pods["a"]["metadata"]["deletionTimestamp"]) - stage.now <= 5
 
 
 def test_it_fills_a_free_gpu_for_a_moment_if_slurm_would_pick_that() -> None:

@@ -45,6 +45,16 @@ def test_a_pod_goes_where_its_node_selector_sends_it() -> None:
     assert node_of(stage, "a") == "n2"
 
 
+def test_a_pod_that_can_be_nowhere_keeps_a_shared_claim_from_no_other() -> None:
+    stage = Stage()
+    stage.sets.create_claim("shared", wants("1g.10gb"))
+    stage.sets.create_pod("nowhere", uses=["shared"])["spec"]["nodeSelector"] = {"zone": "none"}
+    stage.sets.create_pod("good", uses=["shared"])
+    stage.settle()
+    assert node_of(stage, "good")
+    assert node_of(stage, "nowhere") is None
+
+
 def test_a_hold_that_started_on_a_node_cordoned_meanwhile_moves() -> None:
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))

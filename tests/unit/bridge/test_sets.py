@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dynamig.bridge.committed import SEEN_TWICE, SLURM_SETTLES
+from dynamig.bridge.committed import PATIENCE_UNSCHEDULABLE, SEEN_TWICE, SLURM_SETTLES
 from dynamig.bridge.decide import LONGEST_PREPARE
 from dynamig.protocol import names
 from dynamig.protocol.slurm_jobs import Ending, JobState
+from dynamig.protocol.times import to_rfc3339
 from tests.unit.bridge.stage import Stage, wants
 
 
@@ -89,6 +90,18 @@ def test_a_claim_whose_hold_was_lost_before_a_pod_was_bound_is_held_anew() -> No
     stage.settle()
     assert stage.sets.pods["a"]["spec"].get("nodeName")
     assert len(stage.devices("a")) == 1
+
+
+def test_a_pod_without_claims_of_its_own_that_cannot_be_scheduled_keeps_nobody_busy() -> None:
+    stage = Stage()
+    stage.sets.create_claim("shared", wants("1g.10gb"))
+    stage.sets.create_pod("a", uses=["shared"])
+    while stage.sets.pods["a"]["spec"].get("schedulingGates"):
+        stage.look()
+    since = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    stage.sets.pods["a"]["status"]["conditions"] = [{**since, "lastTransitionTime": to_rfc3339(stage.now)}]
+    stage.look_for(2 * PATIENCE_UNSCHEDULABLE)
+    assert stage.look() == 0
 
 
 def test_scancel_of_the_shared_hold_ends_all_its_pods() -> None:

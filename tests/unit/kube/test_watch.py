@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, cast
 
 import httpx2
 import pytest
 import yaml
+from lightkube import Client
 
 from dynamig.kube import client
 from dynamig.kube.cache import WatchedObjects
@@ -97,6 +99,36 @@ def test_a_watch_that_goes_silent_is_out_of_step_and_begun_anew(
     eventually(lambda: not watched.synced)
     eventually(lambda: server.watches >= 2)
     watched.stop()
+
+
+class Overtaken:
+    """A client whose list is on its way while the watch has a newer object already, and after it one is gone."""
+
+    class Listed(list[dict[str, Any]]):
+        resourceVersion = "11"  # noqa: N815 -- as lightkube has it
+
+    def __init__(self) -> None:
+        self.watched: WatchedObjects | None = None
+
+    def list(self, *_: object, **__: object) -> Listed:
+        if self.watched is not None:
+            self.watched._apply("ADDED", thing("new", 12))
+            self.watched._apply("DELETED", thing("gone", 13))
+        return self.Listed([thing("old", 10), thing("gone", 9)])
+
+
+def thing(name: str, version: int) -> dict[str, Any]:
+    return {"metadata": {"namespace": "ns", "name": name, "resourceVersion": str(version)}}
+
+
+def test_a_list_that_the_watch_has_overtaken_undoes_no_event() -> None:
+    overtaken = Overtaken()
+    watched = WatchedObjects(cast(Client, overtaken), client.Pod, lambda: None)
+    watched.refresh()
+    assert {name for _, name in watched.objects()} == {"old", "gone"}
+    overtaken.watched = watched
+    watched.refresh()
+    assert {name for _, name in watched.objects()} == {"old", "new"}
 
 
 def test_a_dead_peer_is_noticed_by_the_kernel(server: Silent) -> None:

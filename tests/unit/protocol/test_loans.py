@@ -60,6 +60,7 @@ def down(state: str) -> Seen[NodeFacts]:
         (job("PENDING", "COMPLETING", sluid="next", restart=1), UP, JobSeen.ACTIVE),  # seen: requeued, still leaving
         (job("PENDING", sluid="next", restart=1), UP, JobSeen.OTHER),
         (job("RUNNING", sluid="stranger"), UP, JobSeen.OTHER),  # the id was given out again
+        (job("NODE_FAIL"), UP, JobSeen.UNHEARD),  # seen: the node was set down and was back at once, the job lived on
         (Gone("unknown"), UP, JobSeen.GONE),
         (Gone("unknown"), USED, JobSeen.SILENT),
         (Gone("unknown"), SILENT, JobSeen.SILENT),
