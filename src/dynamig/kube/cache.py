@@ -47,7 +47,7 @@ class WatchedObjects:
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._newest = 0
-        """resourceVersion of the last list or event; they may be compared as numbers since Kubernetes 1.35 (KEP-5504)."""
+        """resourceVersion of the last list or event: numbers that may be compared, since Kubernetes 1.35 (KEP-5504)."""
         self._synced = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch-{resource.__name__}", daemon=True)
