@@ -95,7 +95,7 @@ def up(
     without_slurm: Annotated[bool, typer.Option(help="Kubernetes only: no slurmctld, no slurmd.")] = False,
     slurm_hooks: Annotated[
         Path | None,
-        typer.Option(help="Prolog.d and epilog.d of Slurm's nodes, like deploy/slurm; drivers then lend GPUs."),
+        typer.Option(help="Scripts for Slurm's nodes, laid out like deploy/slurm; drivers then lend GPUs."),
     ] = None,
     notebook: Annotated[bool, typer.Option("--notebook", help="Nodes have an image with Jupyter too.")] = False,
 ) -> None:

@@ -26,6 +26,9 @@ CPUS, SOCKETS, MEMORY_MIB = 16, 2, 64_000
 FOLDER = "slurm"
 """Below a machine's folder; `etc` in it is what /etc/slurm of the machine points to."""
 
+TASK_PROLOG = "task_prolog"
+"""One script, not a folder: Slurm reads no pattern here."""
+
 SLURM_CONF, GRES_CONF, CGROUP_CONF = "slurm.conf", "gres.conf", "cgroup.conf"
 
 
@@ -40,7 +43,9 @@ def files(layout: Layout, spec: LabSpec) -> Mapping[str, str]:
 
 def slurm_conf(layout: Layout, spec: LabSpec, hostname: str) -> str:
     """All machines share this host's name, so nodes differ by NodeName, port and folder only."""
-    return "\n".join([*_cluster(layout, spec, hostname), *_jobs(), *_partitions(), *_nodes(spec, hostname)]) + "\n"
+    hooks = [f"TaskProlog=/etc/slurm/{TASK_PROLOG}"] if spec.slurm_hooks else []
+    lines = [*_cluster(layout, spec, hostname), *_jobs(), *hooks, *_partitions(), *_nodes(spec, hostname)]
+    return "\n".join(lines) + "\n"
 
 
 def _cluster(layout: Layout, spec: LabSpec, hostname: str) -> Iterator[str]:

@@ -56,6 +56,8 @@ def fill(layout: Layout, spec: LabSpec) -> None:
         _client(layout.machine(machine))
         for name in HOOKS:
             _copy_scripts(Path(spec.slurm_hooks) / name if spec.slurm_hooks else None, folder / name)
+        if spec.slurm_hooks:
+            _copy_script((Path(spec.slurm_hooks) / config.TASK_PROLOG).read_text(), folder / config.TASK_PROLOG)
     _place_key(etc(layout, CONTROL).parent / "jwt.key", _key(layout.pki / "jwt.key", JWT_KEY_BYTES))
 
 
@@ -96,10 +98,14 @@ def _copy_scripts(source: Path | None, target: Path) -> None:
     for stale in [path for path in target.iterdir() if path.name not in scripts]:
         stale.unlink()
     for name, text in scripts.items():
-        temporary = target.parent / f".{name}.new"  # outside: slurmd runs whatever lies in the folder
-        temporary.write_text(text)
-        temporary.chmod(0o755)
-        temporary.rename(target / name)
+        _copy_script(text, target / name)
+
+
+def _copy_script(text: str, target: Path) -> None:
+    temporary = target.parent.parent / f".{target.name}.new"  # outside: slurmd runs whatever lies in the folder
+    temporary.write_text(text)
+    temporary.chmod(0o755)
+    temporary.rename(target)
 
 
 def prepare_ground(layout: Layout, machine: str) -> None:

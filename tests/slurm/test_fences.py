@@ -6,6 +6,7 @@ check of these tests is one that can fail.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,11 +27,12 @@ from dynamig.protocol.identity import JobKey, Role, identity_of
 from dynamig.protocol.times import to_rfc3339
 from lab import bridge
 from lab.lab import Lab
+from lab.slurm import config
 from tests.e2e.cluster import NAMESPACE, Cluster, mig, until
 from tests.slurm import faults
 from tests.slurm.proxied_bridge import Compose
 from tests.slurm.stage import PATIENCE, Findings, Stage, watched
-from tests.slurm.unfenced import WithoutReport, WithoutVerify, without_identity, without_prolog
+from tests.slurm.unfenced import PROLOGS, WithoutReport, WithoutVerify, without, without_identity
 from tests.slurm.writes import KUBERNETES, order
 
 pytestmark = pytest.mark.timeout(420)
@@ -64,12 +66,52 @@ Watch = Callable[..., AbstractContextManager[tuple[Stage, list[Findings]]]]
 @pytest.mark.parametrize("fenced", [True, False])
 def test_loan(lab: Lab, watch: Watch, fenced: bool) -> None:
     """scancel of a hold gives the GPU to the native job that waits for it, at once. Its pod needs seconds to end."""
-    with watch() as (stage, findings), nullcontext() if fenced else without_prolog(lab):
+    with watch() as (stage, findings), nullcontext() if fenced else without(lab, *PROLOGS):
         pod = stage.cluster.pod("deaf", mig(profile="2g.20gb"), command=DEAF, terminationGracePeriodSeconds=SLOW_S)
         stage.cluster.running(pod)
         stage.lab.slurm("scancel", str(stage.hold_of(pod).job_id))
         stage.gone(pod)
     assert (findings[0].looks == ()) is fenced, findings
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_task_prolog(lab: Lab, cluster: Cluster, fenced: bool) -> None:
+    """slurmd is stopped while a prolog waits. It does not hear that the job was turned away, and launches it."""
+    output = f"restarted-{fenced}.out"
+    script = "#!/bin/sh\necho STARTED\n"
+    with nullcontext() if fenced else without(lab, "TaskProlog"), impatient(lab, "n1"), cluster.killed_driver("n1"):
+        job = lab.submit(script, "--nodelist=n1", "--gres=gpu:2", f"--output={output}")
+        until(lambda: prolog_runs(lab, "n1"))
+        lab.kill("slurmd-n1", signal.SIGTERM)
+        until(lambda: ended(lab, "slurmd-n1"), within=PATIENCE)
+        lab.start("slurmd-n1")
+        until(lambda: waits(lab, job), within=PATIENCE)
+        said = lab.node("n1").run("sh", "-c", f"cat ~alice/{output}")
+    assert ("STARTED" in said, "was turned away" in said) == (not fenced, fenced), said
+
+
+@contextmanager
+def impatient(lab: Lab, node: str) -> Iterator[None]:
+    """The node's prologs wait for six seconds."""
+    settings = lab.layout.node(node) / config.FOLDER / "slurm.env"
+    before = settings.read_text()
+    settings.write_text(before + "DYNAMIG_WAIT=6\n")
+    try:
+        yield
+    finally:
+        settings.write_text(before)
+
+
+def prolog_runs(lab: Lab, node: str) -> None:
+    assert "prolog.d/50-dynamig" in lab.node(node).run("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+
+
+def ended(lab: Lab, daemon: str) -> None:
+    assert lab.pid(daemon) is None
+
+
+def waits(lab: Lab, job: int) -> None:
+    assert lab.slurm("squeue", "--noheader", f"--jobs={job}", "--format=%T").split() == ["PENDING"]
 
 
 # -- P2: a job is looked for by identity before it is submitted again --------------------------------------------------
@@ -190,7 +232,7 @@ def both_verified(stage: Stage) -> None:
 @pytest.mark.parametrize("compose", [Bridge, WithoutReport])
 def test_report_before_cancel(lab: Lab, watch: Watch, compose: Compose) -> None:
     """Somebody takes our finalizer off a claim whose instance is being destroyed, slowly. No prolog helps here."""
-    with watch(compose) as (stage, findings), without_prolog(lab):
+    with watch(compose) as (stage, findings), without(lab, *PROLOGS):
         pod = stage.cluster.pod("torn", mig(profile="1g.10gb"))
         stage.cluster.running(pod)
         node, claim = stage.hold_of(pod).node, stage.cluster.claim_of(pod)["metadata"]["name"]

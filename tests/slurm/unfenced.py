@@ -27,8 +27,6 @@ from lab.slurm.daemons import etc
 from lab.spec import CONTROL
 from tests.e2e.cluster import until
 
-PROLOG = "Prolog="
-
 
 class OnlyTold:
     """Without P2: only those jobs are known whose ids Slurm's answers told. Everything else is the real thing's."""
@@ -76,28 +74,33 @@ class WithoutReport(Bridge):
         return replace(world, nodes={n: replace(node, claims=frozenset()) for n, node in world.nodes.items()})
 
 
+PROLOGS = ("Prolog", "TaskProlog")
+
+
 @contextmanager
-def without_prolog(lab: Lab) -> Iterator[None]:
-    """Without the loan: in the block slurm.conf has no Prolog, and native jobs start whatever lives on their GPUs."""
+def without(lab: Lab, *settings: str) -> Iterator[None]:
+    """In the block slurm.conf lacks these settings. Without PROLOGS native jobs start whatever lives on their GPUs."""
+    lines = tuple(f"{setting}=" for setting in settings)
     paths = [etc(lab.layout, machine) / config.SLURM_CONF for machine in (CONTROL, *lab.nodes)]
     whole = [path.read_text() for path in paths]
     try:
         for path, text in zip(paths, whole, strict=True):
-            path.write_text("".join(f"{line}\n" for line in text.splitlines() if not line.startswith(PROLOG)))
-        _reconfigure(lab, has_prolog=False)
+            path.write_text("".join(f"{line}\n" for line in text.splitlines() if not line.startswith(lines)))
+        _reconfigure(lab, settings, there=False)
         yield
     finally:
         for path, text in zip(paths, whole, strict=True):
             path.write_text(text)
-        _reconfigure(lab, has_prolog=True)
+        _reconfigure(lab, settings, there=True)
 
 
-def _reconfigure(lab: Lab, *, has_prolog: bool) -> None:
+def _reconfigure(lab: Lab, settings: Sequence[str], *, there: bool) -> None:
     """Controller and nodes go by the files as they are now. The controller starts anew for that."""
     lab.slurm("scontrol", "reconfigure")
 
     def as_wanted() -> None:
-        told = lab.slurm("scontrol", "show", "config")
-        assert any(line.startswith("Prolog[0]") for line in told.splitlines()) is has_prolog, told
+        told = [line for line in lab.slurm("scontrol", "show", "config").splitlines() if "(null)" not in line]
+        for setting in settings:
+            assert any(line.startswith((f"{setting} ", f"{setting}[0]")) for line in told) is there, told
 
     until(as_wanted)

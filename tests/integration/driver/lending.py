@@ -89,7 +89,8 @@ elif asked[0] != "notify":
 
 
 class FakeSlurmCommands:
-    """`bin` has scontrol, squeue and scancel for one job; `asked` says what they were asked.
+    """`bin` has scontrol, squeue and scancel for one job; `asked` says what they were asked; `lent` is where the task
+    prolog looks.
 
     Answers, exit statuses and states are those that 26.05.5 gave: docs/decisions/0011-the-loan.md.
     """
@@ -97,6 +98,7 @@ class FakeSlurmCommands:
     def __init__(self, folder: Path, **job: Any) -> None:
         self._folder = folder
         self.bin = folder / "bin"
+        self.lent = folder / "lent"
         self.bin.mkdir()
         for name in ("scontrol", "squeue", "scancel"):
             (self.bin / name).write_text(f"#!{sys.executable}\n{SLURM}")

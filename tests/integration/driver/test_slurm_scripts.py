@@ -15,6 +15,7 @@ from dynamig.protocol.loans import Borrower
 from tests.integration.driver.lending import FakeSlurmCommands, LendingNode
 
 SCRIPTS = Path(__file__).parents[3] / "deploy/slurm"
+TASK_PROLOG = SCRIPTS / "task_prolog"
 PROLOG, EPILOG = SCRIPTS / "prolog.d/50-dynamig", SCRIPTS / "epilog.d/50-dynamig"
 COMMAND = Path(sys.executable).with_name("dynamig")
 OTHER = Borrower(8, "s8", 0)
@@ -34,6 +35,7 @@ def start(script: Path, node: LendingNode, slurm: FakeSlurmCommands, **more: str
         "PATH": f"{slurm.bin}{os.pathsep}{os.environ['PATH']}",
         "DYNAMIG": str(COMMAND),
         "DYNAMIG_SOCKET": str(node.socket),
+        "DYNAMIG_LENT": str(slurm.lent),
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_SLUID": "s7",
         "SLURM_JOB_RESTART_COUNT": "0",
@@ -47,6 +49,17 @@ def run(script: Path, node: LendingNode, slurm: FakeSlurmCommands, **more: str) 
     process = start(script, node, slurm, **more)
     _, said = process.communicate(timeout=80)
     return process.returncode, said
+
+
+def task_starts(slurm: FakeSlurmCommands, **environment: str) -> bool:
+    """Whether the task prolog lets a task start. It takes its folder from nobody's environment, so one is put in."""
+    text = TASK_PROLOG.read_text()
+    assert text.count("/run/dynamig/lent") == 1
+    usual = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_JOB_SLUID": "s7", "SLURM_JOB_GPUS": "0"}
+    command = ["sh", "-c", text.replace("/run/dynamig/lent", str(slurm.lent))]
+    done = subprocess.run(command, env={**usual, **environment}, stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode == 0) == (not done.stdout), "who is not let in is told why"
+    return done.returncode == 0
 
 
 def take(node: LendingNode) -> None:
@@ -66,10 +79,13 @@ def test_free_gpus_are_lent_and_given_back_and_slurm_is_not_asked(node: LendingN
     assert run(PROLOG, node, slurm, SLURM_JOB_GPUS="0,1") == (0, "")
     assert node.lent() == {0: 7, 1: 7}
     assert slurm.asked(but=()) == []
+    assert task_starts(slurm)
+    assert not task_starts(slurm, SLURM_JOB_SLUID="another")
     status, said = run(EPILOG, node, slurm, SLURM_JOB_GPUS="0,1", SLURM_JOB_RESTART_COUNT="1")
     assert status == 0
     assert "is given back" in said
     assert node.lent() == {}
+    assert not task_starts(slurm)
 
 
 def test_what_leaves_in_time_is_waited_for(node: LendingNode, tmp_path: Path) -> None:
@@ -94,6 +110,8 @@ def test_a_batch_job_is_requeued_once_the_time_is_over(node: LendingNode, tmp_pa
     assert "requeued" in said
     assert "claim-a" in said
     assert node.lent() == {}
+    assert not task_starts(slurm), "slurmd may launch it all the same"
+    assert task_starts(slurm, SLURM_JOB_GPUS=""), "of no concern"
     assert slurm.asked() == ["scontrol show config", "scontrol update JobId=s7 Requeue=1", "scontrol requeue s7"]
 
 
@@ -216,6 +234,18 @@ def test_a_slurm_without_sluids_is_asked_by_the_id(node: LendingNode, tmp_path: 
     assert status == 0
     assert "requeued" in said
     assert slurm.asked() == ["scontrol update JobId=7 Requeue=1", "scontrol requeue 7"]
+    node.service.unprepare("a")
+    assert run(PROLOG, node, slurm, SLURM_JOB_SLUID="", SLURM_JOB_RESTART_COUNT="1")[0] == 0
+    assert task_starts(slurm, SLURM_JOB_SLUID="", SLURM_RESTART_COUNT="1")
+    assert not task_starts(slurm, SLURM_JOB_SLUID="")
+
+
+def test_a_job_whose_tasks_could_not_start_is_turned_away(node: LendingNode, tmp_path: Path) -> None:
+    slurm = FakeSlurmCommands(tmp_path)
+    slurm.lent.write_text("no folder")
+    status, _ = run(PROLOG, node, slurm)
+    assert status == 0
+    assert slurm.job()["state"] == "COMPLETING"
 
 
 def test_a_prolog_that_is_killed_while_it_waits_gets_nothing(node: LendingNode, tmp_path: Path) -> None:

@@ -118,10 +118,12 @@ def test_the_sites_scripts_are_put_in_and_taken_out(layout: Layout, tmp_path: Pa
     for folder in daemons.HOOKS:
         (tmp_path / "site" / folder).mkdir(parents=True)
     (tmp_path / "site/prolog.d/10-ours").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "site" / config.TASK_PROLOG).write_text("#!/bin/sh\nexit 4\n")
     daemons.fill(layout, replace(SPEC, slurm_hooks=str(tmp_path / "site")))
     prologs = daemons.etc(layout, "n2") / "prolog.d"
     assert {path.name for path in prologs.iterdir()} == {daemons.PLACEHOLDER, "10-ours"}
     assert os.waitstatus_to_exitcode(os.system(str(prologs / "10-ours"))) == 3
+    assert os.waitstatus_to_exitcode(os.system(str(prologs.parent / config.TASK_PROLOG))) == 4
     daemons.fill(layout, SPEC)
     assert {path.name for path in prologs.iterdir()} == {daemons.PLACEHOLDER}
 
