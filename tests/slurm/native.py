@@ -28,8 +28,9 @@ id has been given out again. The second job is held (`launch failed requeued hel
 LASTS_S = 3
 """Seconds that a job runs once it has started."""
 
-STUCK_S = 120.0
-"""Seconds that a job may be RUNNING: more than a prolog waits. slurmd killed before the script began leaves one so."""
+STUCK_S = 80.0
+"""Seconds that a job may be RUNNING: more than a prolog waits. slurmd killed before the script began leaves one so, and a
+slurmctld that was thrown back to a time when the job still ran."""
 
 LOOKS = """#!/bin/sh
 look() { list=$(nvml-list) || list=unreadable; echo "LOOK $SLURM_JOB_ID $SLURM_JOB_GPUS $(date +%s) $list"; }

@@ -79,7 +79,7 @@ DAEMONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("nth", ROUNDS)
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.soak if n == "slurmd" else ()) for n in DAEMONS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "driver" else pytest.mark.soak) for n in DAEMONS])
 def test_kill_9_of_a_daemon_after_a_write(stage: Stage, name: str, nth: int) -> None:
     daemons, writes = DAEMONS[name]
     kill = faults.after(partial(kill_and_start, stage.lab, daemons))
