@@ -29,8 +29,8 @@ LASTS_S = 3
 """Seconds that a job runs once it has started."""
 
 STUCK_S = 80.0
-"""Seconds that a job may be RUNNING: more than a prolog waits. slurmd killed before the script began leaves one so, and a
-slurmctld that was thrown back to a time when the job still ran."""
+"""Seconds that a job may be RUNNING: more than a prolog waits. slurmd killed before the script began leaves one so, and
+so does a slurmctld that was thrown back to a time when it still ran."""
 
 LOOKS = """#!/bin/sh
 look() { list=$(nvml-list) || list=unreadable; echo "LOOK $SLURM_JOB_ID $SLURM_JOB_GPUS $(date +%s) $list"; }
