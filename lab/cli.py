@@ -254,7 +254,7 @@ def slurm(
     user: Annotated[str, typer.Option(help="root, slurm, dynamig or alice.")] = "root",
     machine: Annotated[str, typer.Option(help="The machine to run it in, such as n1.")] = CONTROL,
 ) -> None:
-    """Run a command of Slurm, like squeue, in the control plane's machine; input and output are yours."""
+    """Run a command of Slurm, like squeue, in a machine of the lab; input and output are yours."""
     with told():
         argv = Lab.open(directory or default_dir()).slurm_command(context.args, user, machine)
         os.execvpe(argv[0], argv, clean_env())

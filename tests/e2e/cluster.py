@@ -107,6 +107,13 @@ class Cluster:
         found: dict[str, Any] = self.lab.kubectl_json("-n", NAMESPACE, "get", kind, name)
         return found
 
+    def slurm_condition(self, pod: str) -> dict[str, Any]:
+        """What the bridge says on the pod. Raises ValueError as long as it has said nothing."""
+        conditions = self.get("pod", pod)["status"].get("conditions", ())
+        found: dict[str, Any]
+        (found,) = [c for c in conditions if c["type"] == names.CONDITION]
+        return found
+
     def phase(self, pod: str) -> str:
         return str(self.get("pod", pod)["status"].get("phase", ""))
 

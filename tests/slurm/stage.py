@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from dynamig.errors import Unavailable
-from dynamig.protocol import names
 from dynamig.protocol.identity import JobIdentity, identity_of
 from dynamig.slurm.gres import gpus
 from lab.lab import Lab
@@ -94,10 +93,7 @@ class Stage:
     # -- pods ----------------------------------------------------------------------------------------------------------
 
     def condition(self, pod: str) -> Mapping[str, Any]:
-        """What the bridge says on the pod. Raises StopIteration as long as it has said nothing."""
-        conditions = self.cluster.get("pod", pod)["status"].get("conditions", ())
-        found: Mapping[str, Any] = next(c for c in conditions if c["type"] == names.CONDITION)
-        return found
+        return self.cluster.slurm_condition(pod)
 
     def let_go(self, *pods: str, grace_s: int = 1) -> None:
         """The pods are being deleted."""

@@ -44,8 +44,7 @@ def test_a_cordoned_node_gets_no_hold_and_the_pod_says_why(lab: Lab, cluster: Cl
 
 
 def _says(cluster: Cluster, pod: str, *words: str) -> None:
-    conditions = cluster.get("pod", pod)["status"].get("conditions", ())
-    message = next(c["message"] for c in conditions if c["type"] == names.CONDITION)
+    message = cluster.slurm_condition(pod)["message"]
     assert all(word in message for word in words), message
 
 
@@ -104,8 +103,7 @@ def test_a_hold_that_a_failed_node_ended_is_held_again_on_the_same_gpu(lab: Lab,
     lab.slurm("scontrol", "update", f"nodename={before.node}", "state=down", "reason=test")
 
     def told() -> None:
-        conditions = cluster.get("pod", "lasting")["status"]["conditions"]
-        assert any(c["type"] == names.CONDITION and c["reason"] == "HoldLost" for c in conditions)
+        assert cluster.slurm_condition("lasting")["reason"] == "HoldLost"
 
     until(told)
     lab.slurm("scontrol", "update", f"nodename={before.node}", "state=resume")

@@ -102,8 +102,7 @@ def test_a_pod_waits_for_native_jobs_with_slurms_reason_and_starts_when_one_ends
     cluster.pod("late", mig(profile="1g.10gb"))
 
     def told() -> None:
-        conditions = cluster.get("pod", "late")["status"]["conditions"]
-        (condition,) = [c for c in conditions if c["type"] == names.CONDITION]
+        condition = cluster.slurm_condition("late")
         assert condition["reason"] == "SlurmPending"
         assert "Resources" in condition["message"] or "Priority" in condition["message"]
 

@@ -53,10 +53,8 @@ def told(cluster: Cluster, pod: str, reason: str) -> dict[str, Any]:
     """The pod's condition, once it gives this reason."""
 
     def condition() -> dict[str, Any]:
-        found = cluster.get("pod", pod)["status"]["conditions"]
-        (ours,) = [c for c in found if c["type"] == names.CONDITION]
+        ours = cluster.slurm_condition(pod)
         assert ours["reason"] == reason, ours
-        assert isinstance(ours, dict)
         return ours
 
     return until(condition, on_timeout=lambda: cluster.story(pod))

@@ -88,9 +88,7 @@ def test_slurm_away_is_told_by_readiness_and_on_pods_and_passes(lab: Lab, cluste
         assert ask(port, "/livez")[0] == 200
 
         def told() -> None:
-            conditions = cluster.get("pod", "waits")["status"]["conditions"]
-            (condition,) = [c for c in conditions if c["type"] == names.CONDITION]
-            assert condition["reason"] == "SlurmUnavailable"
+            assert cluster.slurm_condition("waits")["reason"] == "SlurmUnavailable"
 
         until(told)
     finally:

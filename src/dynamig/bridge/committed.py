@@ -27,7 +27,7 @@ PATIENCE_UNSCHEDULABLE = 30.0
 PATIENCE_BARE = 300.0
 """Seconds that a claim may live without a job while its node takes jobs (P9)."""
 
-LONGEST_GRACE = 30.0
+LONGEST_GRACE = 30
 """Seconds that a pod has to end once its job is over, whatever it asks for (case C-65): nobody pays for them."""
 
 SEEN_TWICE = 2.0
@@ -197,7 +197,7 @@ def _since(of: ClaimSet, attempt: Attempt | None, when: float | None) -> tuple[A
 
 def end_pods(of: ClaimSet, reason: str, message: str) -> tuple[Action, ...]:
     pods = (pod for pod in of.pods if not pod.deleting)
-    return tuple(EndPod(pod, reason, message, round(min(pod.grace, LONGEST_GRACE))) for pod in pods)
+    return tuple(EndPod(pod, reason, message, min(pod.grace, LONGEST_GRACE)) for pod in pods)
 
 
 def hurry(of: ClaimSet, job: Job | None, world: World) -> tuple[Action, ...]:
@@ -206,4 +206,4 @@ def hurry(of: ClaimSet, job: Job | None, world: World) -> tuple[Action, ...]:
         return ()
     late = (p for p in of.leaving if p.ends_by is not None and p.ends_by - world.now > LONGEST_GRACE + 1)
     message = f"Slurm job {job.key.job_id}, which paid for this pod, is over"
-    return tuple(EndPod(pod, "SlurmJobOver", message, round(LONGEST_GRACE)) for pod in late)
+    return tuple(EndPod(pod, "SlurmJobOver", message, LONGEST_GRACE) for pod in late)

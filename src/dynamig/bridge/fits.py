@@ -115,16 +115,15 @@ def _holds(requirement: Requirement, values: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt":
-            return _is_number(value) and int(str(value)) > int(wanted[0])
+            return (number := _number(value)) is not None and number > int(wanted[0])
         case "Lt":
-            return _is_number(value) and int(str(value)) < int(wanted[0])
+            return (number := _number(value)) is not None and number < int(wanted[0])
         case _:
             return True
 
 
-def _is_number(value: str | None) -> bool:
+def _number(value: str | None) -> int | None:
     try:
-        int(value or "")
+        return int(value or "")
     except ValueError:
-        return False
-    return True
+        return None

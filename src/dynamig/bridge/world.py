@@ -52,7 +52,7 @@ class PodView:
     ref: PodRef
     gated: bool
     ends_by: float | None
-    grace: float
+    grace: int
     node: str | None
     phase: str
     claims: tuple[str, ...]
@@ -220,7 +220,7 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
         ref=PodRef(meta["namespace"], meta["name"], meta["uid"]),
         gated=any(g["name"] == names.GATE for g in spec.get("schedulingGates") or ()),
         ends_by=_time(meta["deletionTimestamp"]) if meta.get("deletionTimestamp") else None,
-        grace=float(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE)),
+        grace=spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE),
         node=spec.get("nodeName"),
         phase=status.get("phase", ""),
         claims=tuple(claims),

@@ -25,7 +25,7 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol.device_map import DeviceMap, Given
 from dynamig.protocol.gpus import GpuReading
 from dynamig.protocol.loans import (
-    DISOWNED,
+    MAY_BE_OVER,
     Borrower,
     JobSeen,
     Loan,
@@ -246,7 +246,7 @@ class Lender:
         return over
 
     def _has_steps(self, loan: Loan, seen: JobSeen, until: float) -> Seen[bool]:
-        if seen not in DISOWNED and seen is not JobSeen.ENDED:
+        if seen not in MAY_BE_OVER:
             return Unknown("not asked")
         return self._slurm.word.has_steps(loan.borrower.job_id, self._maps.slurm_node, within=self._patience(until))
 

@@ -159,6 +159,9 @@ DISOWNED = frozenset({JobSeen.OTHER, JobSeen.GONE, JobSeen.UNSTARTED, JobSeen.UN
 """slurmctld does not know of a run with this loan, or does not know what became of it. The run may live on: slurmctld
 may have forgotten it in a crash, or ended it without its node."""
 
+MAY_BE_OVER = DISOWNED | {JobSeen.ENDED}
+"""What is worth asking the node for its steps."""
+
 LAUNCH_S = 60.0
 """Seconds within which a run that has its loan has its first step: slurmd launches it once all prologs have ended."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -35,14 +36,24 @@ def start(script: Path, node: LendingNode, slurm: FakeSlurmCommands, **more: str
         "PATH": f"{slurm.bin}{os.pathsep}{os.environ['PATH']}",
         "DYNAMIG": str(COMMAND),
         "DYNAMIG_SOCKET": str(node.socket),
-        "DYNAMIG_LENT": str(slurm.lent),
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_SLUID": "s7",
         "SLURM_JOB_RESTART_COUNT": "0",
         "SLURM_JOB_GPUS": "0",
         **more,
     }
-    return subprocess.Popen([str(script)], env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([here(script, slurm)], env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def here(script: Path, slurm: FakeSlurmCommands) -> Path:
+    """A copy, with its mode. The script takes its folder from nobody's environment, so the test's is put in."""
+    copy = slurm.lent.with_name(f"{script.parent.name}-{script.name}")
+    if not copy.exists():
+        shutil.copy(script, copy)
+        text = script.read_text()
+        assert text.count("/run/dynamig/lent") == 1
+        copy.write_text(text.replace("/run/dynamig/lent", str(slurm.lent)))
+    return copy
 
 
 def run(script: Path, node: LendingNode, slurm: FakeSlurmCommands, **more: str) -> tuple[int, str]:
@@ -52,12 +63,11 @@ def run(script: Path, node: LendingNode, slurm: FakeSlurmCommands, **more: str) 
 
 
 def task_starts(slurm: FakeSlurmCommands, **environment: str) -> bool:
-    """Whether the task prolog lets a task start. It takes its folder from nobody's environment, so one is put in."""
-    text = TASK_PROLOG.read_text()
-    assert text.count("/run/dynamig/lent") == 1
+    """Whether the task prolog lets a task start."""
     usual = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_JOB_SLUID": "s7", "SLURM_JOB_GPUS": "0"}
-    command = ["sh", "-c", text.replace("/run/dynamig/lent", str(slurm.lent))]
-    done = subprocess.run(command, env={**usual, **environment}, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [here(TASK_PROLOG, slurm)], env={**usual, **environment}, stdout=subprocess.PIPE, text=True, check=False
+    )
     assert (done.returncode == 0) == (not done.stdout), "who is not let in is told why"
     return done.returncode == 0
 

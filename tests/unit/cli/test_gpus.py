@@ -11,27 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from dynamig.cli import app, gpus
 from dynamig.errors import Refused, Unavailable
 from dynamig.kube.client import connect
 from tests.unit.cli.cluster import claim, device, pool, slices
-
-
-def kubeconfig(path: Path, server: str) -> Path:
-    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "contexts": [context],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-    }
-    path.write_text(yaml.safe_dump(body))
-    return path
+from tests.unit.kube.server import kubeconfig
 
 
 def test_no_kubeconfig_names_the_file_and_the_ways_out(tmp_path: Path) -> None:

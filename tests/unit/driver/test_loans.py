@@ -396,6 +396,11 @@ def test_a_forgotten_jobs_gpu_goes_to_the_job_that_slurm_has_given_it_to(node: S
 def test_a_job_that_ended_with_a_silent_node_keeps_its_gpu_while_it_lives_on_there(node: SlurmNode) -> None:
     node.lend()
     node.slurm.says(JOB, "NODE_FAIL")
+    ends_once_the_node_has_no_step(node)
+
+
+def ends_once_the_node_has_no_step(node: SlurmNode) -> None:
+    """The loan of JOB, a while after it was made."""
     node.bench.clock.now += LAUNCH_S
     for steps in (Found(True), Unknown("no spool folder")):
         node.slurm.steps_answer = steps
@@ -419,12 +424,7 @@ def test_what_slurmctld_forgot_in_a_crash_keeps_its_gpu_while_it_lives_here(
     node.lend()
     node.slurm.jobs[JOB.job_id] = said
     assert node.lender.ask() == [], "it may be about to start"
-    node.bench.clock.now += LAUNCH_S
-    for steps in (Found(True), Unknown("no spool folder")):
-        node.slurm.steps_answer = steps
-        assert node.lender.ask() == []
-    node.slurm.steps_answer = Found(False)
-    assert [loan.borrower for loan in node.lender.ask()] == [JOB]
+    ends_once_the_node_has_no_step(node)
 
 
 def test_a_loan_that_changed_hands_while_slurmctld_was_asked_stays(node: SlurmNode) -> None:

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import httpx2
 import pytest
-import yaml
 from lightkube import Client
 
 from dynamig.kube import client
 from dynamig.kube.cache import WatchedObjects
+from tests.unit.kube.server import kubeconfig
 
 LISTED = {"kind": "PodList", "metadata": {"resourceVersion": "7"}, "items": []}
 
@@ -67,18 +67,6 @@ def server() -> Iterator[Silent]:
     server.end()
 
 
-def kubeconfig(folder: Path, server: Silent) -> Path:
-    named = {"name": "x"}
-    body = {
-        "clusters": [{**named, "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "users": [{**named, "user": {"token": "t"}}],
-        "contexts": [{**named, "context": {"cluster": "x", "user": "x"}}],
-        "current-context": "x",
-    }
-    (folder / "config").write_text(yaml.safe_dump(body))
-    return folder / "config"
-
-
 def eventually(check: Callable[[], bool], seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not check():
@@ -91,9 +79,8 @@ def test_a_watch_that_goes_silent_is_out_of_step_and_begun_anew(
 ) -> None:
     monkeypatch.setattr(client, "LONGEST_SILENCE", 0.5)
     told: list[bool] = []
-    watched = WatchedObjects(
-        client.connect(kubeconfig(tmp_path, server)), client.Pod, lambda: told.append(watched.synced), namespace="ns"
-    )
+    connected = client.connect(kubeconfig(tmp_path / "config", f"http://127.0.0.1:{server.server_port}"))
+    watched = WatchedObjects(connected, client.Pod, lambda: told.append(watched.synced), namespace="ns")
     watched.start()
     eventually(lambda: told == [True])
     eventually(lambda: not watched.synced)
