@@ -14,10 +14,10 @@ import typer
 from rich.text import Text
 
 from dynamig.cli import draw, table, view
-from dynamig.cli.holdings import STATES, Holding, holding_json
+from dynamig.cli.holdings import STATES, Holding, Name, holding_json
 from dynamig.cli.nodes import Reports, by_name
 from dynamig.cli.output import Json, show
-from dynamig.cli.waiting import waiting
+from dynamig.cli.waiting import is_over, waiting
 from dynamig.errors import DynamigError, Refused
 from dynamig.kube.client import (
     DeviceClass,
@@ -75,7 +75,7 @@ def gpus(
 def ps(
     kubeconfig: Kubeconfig = None, driver_name: Driver = names.DRIVER_NAME, node: NodeName = None, json: Json = False
 ) -> None:
-    cluster = _read(kubeconfig, people=True)
+    cluster = _read(kubeconfig)
     waits = cluster.waiting(driver_name) if node is None else []
     views = cluster.views(driver_name)
     if not waits:
@@ -96,7 +96,7 @@ ps.__doc__ = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What was read. `pods`, `classes`: None if they were not asked for or may not be read."""
+    """What was read. `pods`, `classes`: None if they may not be read."""
 
     slices: Sequence[Object]
     claims: Sequence[Object]
@@ -105,14 +105,22 @@ class Cluster:
     classes: Sequence[Object] | None
 
     def views(self, driver: str) -> Sequence[view.GpuView]:
-        return view.gpu_views(self.slices, self.claims, driver, self.reports)
+        ending = {_name(p) for p in self.pods or () if p["metadata"].get("deletionTimestamp") or is_over(p)}
+        return view.gpu_views(self.slices, self.claims, driver, self.reports, ending)
 
     def waiting(self, driver: str) -> Sequence[Holding]:
-        return waiting(self.claims, self.pods, self.classes, driver)
+        return waiting(self.claims, self.pods, self.classes, driver, slurm=self._is_slurms(driver))
+
+    def _is_slurms(self, driver: str) -> bool:
+        devices = (d for s in self.slices if s["spec"]["driver"] == driver for d in s["spec"].get("devices") or ())
+        return any(t["key"] == names.MANAGED_TAINT for d in devices for t in d.get("taints") or ())
 
 
-def _read(kubeconfig: str | None, *, people: bool = False) -> Cluster:
-    """`people`: pods and device classes too."""
+def _name(obj: Object) -> Name:
+    return (obj["metadata"]["namespace"], obj["metadata"]["name"])
+
+
+def _read(kubeconfig: str | None) -> Cluster:
     with _advice():
         client = connect(_kubeconfig(kubeconfig))
         with translated("reading ResourceSlices and ResourceClaims"):
@@ -120,8 +128,8 @@ def _read(kubeconfig: str | None, *, people: bool = False) -> Cluster:
             claims = [plain(c) for c in client.list(ResourceClaim, namespace="*")]
         leases = _if_allowed("Leases", lambda: client.list(Lease, namespace=names.NAMESPACE))
         nodes = _if_allowed("Nodes", lambda: client.list(Node))
-        pods = _if_allowed("Pods", lambda: client.list(Pod, namespace="*")) if people else None
-        classes = _if_allowed("DeviceClasses", lambda: client.list(DeviceClass)) if people else None
+        pods = _if_allowed("Pods", lambda: client.list(Pod, namespace="*"))
+        classes = _if_allowed("DeviceClasses", lambda: client.list(DeviceClass))
     reports = Reports(by_name(leases), by_name(nodes), datetime.now(UTC))
     return Cluster(slices, claims, reports, pods, classes)
 

@@ -8,7 +8,7 @@ what nobody says is `unknown`, never a guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -21,6 +21,8 @@ from dynamig.protocol.hold_note import hold_note, noted_devices
 UNKNOWN_PROFILE = "unknown"
 
 Object = Mapping[str, Any]
+Name = tuple[str, str]
+"""Namespace and name."""
 
 
 class HoldingState(Enum):
@@ -39,7 +41,7 @@ STATES: Mapping[HoldingState, str] = {
     HoldingState.ALLOCATED: "the scheduler chose the device; the driver has not reported it ready",
     HoldingState.READY: "the driver made the device and containers can use it",
     HoldingState.FAILED: "the driver could not make it and says why; the kubelet tries again",
-    HoldingState.LEAVING: "the claim ends; the device may still be on the GPU and is not given to anybody",
+    HoldingState.LEAVING: "its pods or the claim end; the device may still be on the GPU and is not given to anybody",
     HoldingState.ADMIN: "looks at the device (adminAccess) and holds nothing",
 }
 
@@ -92,18 +94,27 @@ def holding_json(holding: Holding) -> dict[str, Any]:
 # -- devices that claims have ----------------------------------------------------------------------------------------
 
 
-def holdings(pools: Sequence[PublishedPool], claims: Iterable[ClaimView], driver: str) -> list[Holding]:
-    """Every device of `driver` that a claim has. `pools`: of all drivers."""
+def holdings(
+    pools: Sequence[PublishedPool], claims: Iterable[ClaimView], driver: str, ending: Collection[Name] = ()
+) -> list[Holding]:
+    """Every device of `driver` that a claim has. `pools`: of all drivers; `ending`: pods that are over or being
+    deleted."""
     mine = [p for p in pools if p.driver == driver]
     devices = {(p.name, d.name): d for p in mine for d in p.devices}
     nodes = {p.name: p.node for p in mine}
     others = {p.name for p in pools if p.driver != driver}
     return [
-        _holding(claim, driver, one, devices.get((one.pool, one.device)), nodes.get(one.pool))
+        _holding(claim, driver, one, devices.get((one.pool, one.device)), nodes.get(one.pool), _leaves(claim, ending))
         for claim in claims
         for one in _devices_of(claim, driver)
         if one.request or _noted_by(driver, one.pool, nodes.keys(), others)
     ]
+
+
+def _leaves(claim: ClaimView, ending: Collection[Name]) -> bool:
+    """Whether nobody goes on with it: it is deleted, or all its pods end."""
+    pods = [(claim.ref.namespace, pod) for pod in claim.reserved_for]
+    return claim.deleting or (bool(pods) and all(pod in ending for pod in pods))
 
 
 def _devices_of(claim: ClaimView, driver: str) -> Sequence[AllocatedDevice]:
@@ -125,11 +136,11 @@ def _noted_by(driver: str, pool: str, mine: Iterable[str], others: Iterable[str]
 
 
 def _holding(
-    claim: ClaimView, driver: str, one: AllocatedDevice, known: PublishedDevice | None, node: str | None
+    claim: ClaimView, driver: str, one: AllocatedDevice, known: PublishedDevice | None, node: str | None, leaves: bool
 ) -> Holding:
     entry = _status_of(claim, driver, one)
     data = entry.get("data") or {}
-    state, reason = _state(claim, driver, one, entry)
+    state, reason = (HoldingState.LEAVING, "") if leaves else _state(claim, driver, one, entry)
     return Holding(
         namespace=claim.ref.namespace,
         claim=claim.ref.name,
@@ -178,7 +189,7 @@ def _placed(data: Object) -> tuple[int, ...]:
 
 def _state(claim: ClaimView, driver: str, one: AllocatedDevice, entry: Object) -> tuple[HoldingState, str]:
     condition = next((c for c in entry.get("conditions") or () if c["type"] == names.PREPARED), None)
-    if claim.deleting or not claim.devices_of(driver):
+    if not claim.devices_of(driver):
         return HoldingState.LEAVING, ""
     if one.admin_access:
         return HoldingState.ADMIN, ""

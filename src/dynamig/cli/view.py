@@ -8,14 +8,14 @@ for all GPUs of a node.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
 from dynamig.cli import nodes, room
-from dynamig.cli.holdings import Holding, HoldingState, holding_json, holdings
+from dynamig.cli.holdings import Holding, HoldingState, Name, holding_json, holdings
 from dynamig.cli.nodes import NO_TROUBLE, NOTHING_READ, NodeTrouble, Reports
 from dynamig.dra import PublishedDevice, PublishedPool, read_pools
 from dynamig.protocol import names
@@ -90,15 +90,17 @@ def gpu_views(
     claims: Iterable[Mapping[str, Any]],
     driver: str = names.DRIVER_NAME,
     reports: Reports = NOTHING_READ,
+    ending: Collection[Name] = (),
 ) -> tuple[GpuView, ...]:
-    """Every GPU that `driver` publishes, by node and name, with who holds what.
+    """Every GPU that `driver` publishes, by node and name, with who holds what. `ending`: pods that are over or being
+    deleted.
 
     A GPU that is in claims and no longer published is there too, and says so; and a node whose driver has reported,
     does not any more, and of which nothing else is known.
     """
     read = [read_claim(c, driver) for c in claims]
     pools = read_pools(slices)
-    held = holdings(pools, read, driver)
+    held = holdings(pools, read, driver, ending)
     mine = [p for p in pools if p.driver == driver]
     published = [_gpu(pool, gpu, devices, held) for pool in mine for gpu, devices in _gpus_of(pool)]
     shown = {h for view in published for h in view.holdings}

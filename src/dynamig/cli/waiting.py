@@ -5,31 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dynamig.cli.holdings import Holding, HoldingState
+from dynamig.cli.holdings import Holding, HoldingState, Name
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
 
 Object = Mapping[str, Any]
-Name = tuple[str, str]
-"""Namespace and name."""
 
 OVER = ("Succeeded", "Failed")
 
 
 def waiting(
-    claims: Iterable[Object], pods: Sequence[Object] | None, classes: Sequence[Object] | None, driver: str
+    claims: Iterable[Object],
+    pods: Sequence[Object] | None,
+    classes: Sequence[Object] | None,
+    driver: str,
+    *,
+    slurm: bool = False,
 ) -> list[Holding]:
     """Claims without a device that ask for one of `driver` and that a pod waits for, by namespace and name.
 
+    `slurm`: whether devices are Slurm's to give, as their taint says.
     `pods`, `classes` (DeviceClasses): None if they may not be read. Without pods the reason is not known, and a claim
     made for a pod still names it.
     """
     users = _users(pods or ())
-    found = [_waits(obj, read_claim(obj, driver), users) for obj in claims if _asks(obj, classes, driver)]
+    found = [_waits(obj, read_claim(obj, driver), users, slurm) for obj in claims if _asks(obj, classes, driver)]
     return sorted((h for h in found if h is not None), key=lambda h: (h.namespace, h.claim))
 
 
-def _waits(obj: Object, claim: ClaimView, users: Mapping[Name, Sequence[Object]]) -> Holding | None:
+def _waits(obj: Object, claim: ClaimView, users: Mapping[Name, Sequence[Object]], slurm: bool) -> Holding | None:
     if claim.allocated or claim.deleting or (claim.held and claim.held_by_node is not None):
         return None  # it has devices, or had them on that node
     using = users.get((claim.ref.namespace, claim.ref.name), ())
@@ -47,18 +51,26 @@ def _waits(obj: Object, claim: ClaimView, users: Mapping[Name, Sequence[Object]]
         profile="",
         memory_slices=(),
         state=HoldingState.WAITING,
-        reason=next(filter(None, map(reason, using)), ""),
+        reason=next(filter(None, (reason(pod, slurm=slurm) for pod in using)), ""),
         uuid=None,
     )
 
 
-def reason(pod: Object) -> str:
+NO_WORD = "no bridge has spoken of it: does one run? `kubectl -n dynamig-system get lease dynamig-bridge`"
+SLURMS = f"devices here are for namespaces with the label {names.SCHEDULER_LABEL}=slurm"
+
+
+def reason(pod: Object, *, slurm: bool = False) -> str:
     """Why the pod has no node: what the bridge to Slurm says, else the scheduler; empty if nobody says anything."""
     conditions = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
+    gated = any(g["name"] == names.GATE for g in (pod.get("spec") or {}).get("schedulingGates") or ())
+    if names.CONDITION not in conditions and gated:
+        return NO_WORD
     told = [conditions.get(names.CONDITION, {}), conditions.get("PodScheduled", {})]
     messages = (str(c.get("message", "")) for c in told if c.get("status") == "False")
     # What the scheduler could preempt says nothing about devices.
-    return next(filter(None, (m.partition(" preemption:")[0] for m in messages)), "")
+    said = next(filter(None, (m.partition(" preemption:")[0] for m in messages)), "")
+    return f"{said} ({SLURMS})" if said and slurm and names.CONDITION not in conditions else said
 
 
 # -- who waits -------------------------------------------------------------------------------------------------------
@@ -68,10 +80,14 @@ def _users(pods: Iterable[Object]) -> dict[Name, list[Object]]:
     """Living pods by the claims that they name."""
     found: dict[Name, list[Object]] = {}
     for pod in pods:
-        if (pod.get("status") or {}).get("phase") not in OVER:
+        if not is_over(pod):
             for claim in _claims_of(pod):
                 found.setdefault((pod["metadata"]["namespace"], claim), []).append(pod)
     return found
+
+
+def is_over(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in OVER
 
 
 def _claims_of(pod: Object) -> Iterator[str]:

@@ -38,15 +38,17 @@ def node(ready_: str = "True", name: str = "n1") -> Object:
 
 
 def seen(
-    *, leases: list[Object] | None, nodes: list[Object] | None = None, claims: list[Object] | None = None, **driver: str
+    *,
+    leases: list[Object] | None,
+    nodes: list[Object] | None = None,
+    claims: list[Object] | None = None,
+    published: bool = True,
 ) -> tuple[GpuView, ...]:
     def named(objects: list[Object] | None) -> dict[str, Object] | None:
         return None if objects is None else {o["metadata"]["name"]: o for o in objects}
 
-    published = driver.pop("published", "yes") == "yes"
-    return gpu_views(
-        slices(GPU) if published else [], claims or [], reports=Reports(named(leases), named(nodes), NOW), **driver
-    )
+    reports = Reports(named(leases), named(nodes), NOW)
+    return gpu_views(slices(GPU) if published else [], claims or [], reports=reports)
 
 
 def test_a_fresh_report_is_no_trouble() -> None:
@@ -97,17 +99,17 @@ def test_an_older_day_has_its_date() -> None:
 
 
 def test_a_dead_driver_without_claims_leaves_a_row_for_its_node() -> None:
-    (view,) = seen(leases=[lease(99)], published="no")
+    (view,) = seen(leases=[lease(99)], published=False)
     assert (view.name, view.devices, view.free, view.whole_is_free) == ("n1", 0, (), False)
     assert view.wrong.startswith("driver silent since")
-    assert seen(leases=[lease()], published="no") == (), "a driver that has no GPUs is no trouble"
+    assert seen(leases=[lease()], published=False) == (), "a driver that has no GPUs is no trouble"
 
 
 def test_a_dead_drivers_gpu_is_one_row_with_profiles_as_far_as_they_are_known() -> None:
     note = json.dumps({"devices": [{"pool": GPU.name, "device": QUARTER[1].name, "gpu": "GPU-n1-0"}]})
     held: dict[str, Any] = {"finalizers": [names.HELD], "annotations": {names.NODE: "n1", names.HOLD: note}}
     claims = [ready(claim("told", [HALF]), [HALF]), claim("new", [QUARTER], **held), claim("untold", [QUARTER])]
-    (view,) = seen(leases=[lease(99)], published="no", claims=claims)
+    (view,) = seen(leases=[lease(99)], published=False, claims=claims)
     assert {h.claim: h.profile for h in view.holdings} == {"told": "3g.40gb", "new": "unknown", "untold": "unknown"}
     assert (view.name, view.uuid, view.free) == ("n1/gpu-0", "GPU-n1-0", ())
 
@@ -115,7 +117,7 @@ def test_a_dead_drivers_gpu_is_one_row_with_profiles_as_far_as_they_are_known() 
 def test_a_dead_drivers_whole_gpu_is_known_by_its_uuid() -> None:
     whole = (GPU, GPU.full_gpu)
     held = claim("c", [whole], finalizers=[names.HELD], annotations={names.NODE: "n1"})
-    (view,) = seen(leases=[lease(99)], published="no", claims=[ready(held, [whole])])
+    (view,) = seen(leases=[lease(99)], published=False, claims=[ready(held, [whole])])
     assert view.holdings[0].profile is None
 
 

@@ -59,6 +59,34 @@ def test_the_bridges_reason_comes_first() -> None:
     assert found.reason == "job 7 is pending: Resources"
 
 
+def test_a_gated_pod_of_which_nobody_has_spoken_says_so() -> None:
+    gated = pod()
+    gated["spec"]["schedulingGates"] = [{"name": names.GATE}]
+    (found,) = waits([asking()], [gated])
+    assert "dynamig-bridge" in found.reason
+
+
+def test_a_pod_that_slurm_does_not_know_is_told_whose_the_devices_are() -> None:
+    (found,) = waiting([asking()], [pod()], CLASSES, DRIVER, slurm=True)
+    assert found.reason.startswith("0/2 nodes are available")
+    assert "dynamig.io/scheduler=slurm" in found.reason
+    ours = {"type": names.CONDITION, "status": "True", "reason": names.PAID}
+    known = pod(conditions=[ours, *pod()["status"]["conditions"]])
+    (found,) = waiting([asking()], [known], CLASSES, DRIVER, slurm=True)
+    assert "label" not in found.reason
+
+
+def test_a_device_whose_pods_all_end_leaves() -> None:
+    held = claim("c", [(GPU, device("1g10gb-19-6", GPU))], pods=["a", "b"])
+
+    def state(*ending: str) -> HoldingState:
+        (view,) = gpu_views(slices(GPU), [held], ending={("ml", pod) for pod in ending})
+        return view.holdings[0].state
+
+    assert state() is state("a") is HoldingState.ALLOCATED
+    assert state("a", "b") is HoldingState.LEAVING
+
+
 def test_without_the_right_to_read_pods_a_made_claim_still_names_its_pod() -> None:
     made = asking(ownerReferences=[{"kind": "Pod", "name": "p", "controller": True}])
     (found,) = waits([made, asking("by-hand")], None)
