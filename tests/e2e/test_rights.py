@@ -304,6 +304,43 @@ def test_who_chooses_node_or_scheduler_himself_is_refused(slurm_editor: As) -> N
     refused(slurm_editor, pod("own", schedulerName="my-scheduler"), "leave spec.schedulerName out")
 
 
+_ELSEWHERE = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}
+
+
+@pytest.mark.parametrize(
+    ("wish", "field"),
+    [
+        (
+            {"topologySpreadConstraints": [_ELSEWHERE | {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]},
+            "topologySpreadConstraints",
+        ),
+        (
+            {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_ELSEWHERE]}}},
+            "podAntiAffinity",
+        ),
+        (
+            {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_ELSEWHERE]}}},
+            "podAffinity",
+        ),
+    ],
+)
+def test_what_depends_on_other_pods_is_refused_and_not_ignored(
+    slurm_editor: As, wish: dict[str, Any], field: str
+) -> None:
+    """Case C-73. Preferences may be asked for, and so may anything by a pod without claims."""
+    refused(slurm_editor, pod("together", **wish), field, "Slurm chooses the node")
+    plain = pod("plain", **wish)
+    del plain["spec"]["resourceClaims"], plain["spec"]["containers"][0]["resources"]
+    accepted(slurm_editor, plain)
+
+
+def test_preferences_about_other_pods_may_be_asked_for(slurm_editor: As) -> None:
+    spread = _ELSEWHERE | {"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}
+    apart = [{"weight": 1, "podAffinityTerm": _ELSEWHERE}]
+    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": apart}}
+    accepted(slurm_editor, pod("soft", topologySpreadConstraints=[spread], affinity=affinity))
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -14,6 +14,7 @@ from dynamig.bridge.actions import (
     Cancel,
     Commit,
     Describe,
+    Drain,
     EndPod,
     LetGo,
     Note,
@@ -22,6 +23,7 @@ from dynamig.bridge.actions import (
     Submit,
     TakeBack,
     Tell,
+    Undrain,
     Ungate,
     Verify,
 )
@@ -69,6 +71,12 @@ class Hands:
                 self._jobs.comment(job.key, text)
             case Publish(node, value):
                 self._jobs.write_extra(node, names.EXTRA_KEY, value)
+            case Drain(node, why):
+                log.warning("draining", node=node, why=why)
+                self._jobs.drain(node, why)
+            case Undrain(node):
+                log.info("undraining", node=node)
+                self._jobs.undrain(node)
             case Cancel(job, why):
                 log.info("cancelled", job=job.key.job_id, role=job.identity.role.value, why=why)
                 self._jobs.cancel(job.key)

@@ -58,6 +58,21 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """Slurm starts nothing new on the node, for this reason."""
+
+    node: SlurmNodeName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undrain:
+    """A drain of ours ends."""
+
+    node: SlurmNodeName
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """`wrong_pick`: Slurm started it on a GPU where its set has no place."""
 
@@ -124,7 +139,21 @@ class EndPod:
 
 
 Action = (
-    Tell | Note | Submit | Describe | Publish | Cancel | Commit | Verify | Ungate | TakeBack | LetGo | Release | EndPod
+    Tell
+    | Note
+    | Submit
+    | Describe
+    | Publish
+    | Drain
+    | Undrain
+    | Cancel
+    | Commit
+    | Verify
+    | Ungate
+    | TakeBack
+    | LetGo
+    | Release
+    | EndPod
 )
 
 

@@ -26,6 +26,7 @@ from dynamig.bridge.actions import (
     Tell,
     Verify,
 )
+from dynamig.bridge.drains import drains
 from dynamig.bridge.extra import publications
 from dynamig.bridge.failures import Setback
 from dynamig.bridge.news import news
@@ -91,7 +92,7 @@ def decide(world: World, chooser: Callable[[World], Chooser], setbacks: Setbacks
         Decision(f"job {job.key.job_id}", decide_job(job, by_uid.get(job.identity.set_uid), world))
         for job in world.jobs
     )
-    of_nodes = (Decision(f"node {action.node}", (action,)) for action in publications(world))
+    of_nodes = (Decision(f"node {action.node}", (action,)) for action in (*publications(world), *drains(world)))
     of_pods = (Decision(tell.of.uid, (tell,)) for tell in news(said))
     yield from (d for d in (*of_jobs, *of_nodes, *of_pods) if not any(s.waits for s in _met(d, setbacks)))
 

@@ -2,7 +2,8 @@
 
 kube-scheduler decides that, and takes the devices from a pod that does not fit where its hold runs (PROTOCOL P7). A
 hold that is bound to be refused costs the pod half a minute and other people a GPU, so such nodes are not asked for.
-What is not known here counts as fitting: affinity between pods, topology spread and volumes are for kube-scheduler.
+What is not known here counts as fitting: volumes are for kube-scheduler. Required affinity between pods and topology
+spread are refused at admission (`deploy/chart/templates/bridge-policies.yaml`): Slurm knows no other pods.
 
 Source: k8s.io/component-helpers/scheduling/corev1 (1.37), nodeaffinity and tolerations.
 """

@@ -48,13 +48,14 @@ def node_view(name: str, lease: Obj | None, now: float) -> NodeView:
         trouble = str(report.get("mapTrouble", ""))
         claims = frozenset(str(uid) for uid in report["claims"])
         registered = bool(report["registered"])
+        unhealthy = {GpuUuid(gpu): str(why) for gpu, why in report.get("unhealthy", {}).items()}
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         return _silent(name, f"its driver's report cannot be read: {error!r}")
     fresh = now - renewed <= FRESH_SECONDS
     stale = "" if fresh else f"its driver has not reported since {lease['spec']['renewTime']}"
     why = stale or _why_not(registered, device_map, trouble)
     slurm = SlurmNodeName("" if noted is None else device_map.slurm_node or name)
-    return NodeView(name, slurm, fresh, not why, why, claims, renewed, device_map.gpus)
+    return NodeView(name, slurm, fresh, not why, why, claims, renewed, device_map.gpus, unhealthy=unhealthy)
 
 
 def _why_not(registered: bool, device_map: DeviceMap, trouble: str) -> str:

@@ -25,12 +25,13 @@ ACTION_OUTCOMES = ("done", "conflict", "failed")
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What one picture has. `holds`: by state; `bare`: claims that live without a Slurm job, `bare_age`: seconds of the
-    one that has longest, 0 if there is none."""
+    one that has longest, 0 if there is none; `unhealthy`: GPUs of Slurm's nodes that do not answer."""
 
     holds: dict[JobState, int]
     ballast: int
     bare: int
     bare_age: float
+    unhealthy: int = 0
 
 
 def counts(world: World) -> Counts:
@@ -43,6 +44,7 @@ def counts(world: World) -> Counts:
         ballast=sum(j.identity.role is Role.BALLAST for j in living),
         bare=len(since),
         bare_age=world.now - min(since) if since else 0.0,
+        unhealthy=sum(gpu in node.unhealthy for node in world.nodes.values() for gpu in node.map.values()),
     )
 
 
@@ -75,6 +77,9 @@ class Metrics:
             "How long the claim that has been bare longest is bare; 0 if none is",
             registry=registry,
         )
+        self._unhealthy = Gauge(
+            "dynamig_bridge_unhealthy_gpus", "GPUs of Slurm's nodes that do not answer their driver", registry=registry
+        )
         self._put_off = Gauge(
             "dynamig_bridge_failing_subjects",
             "Claim sets, jobs and nodes with an action that failed and waits to be tried again",
@@ -104,6 +109,7 @@ class Metrics:
         self._ballast.set(seen.ballast)
         self._bare.set(seen.bare)
         self._bare_age.set(seen.bare_age)
+        self._unhealthy.set(seen.unhealthy)
 
     def looked(self, outcome: str, seconds: float) -> None:
         self._looks.labels(outcome).inc()

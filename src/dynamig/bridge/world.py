@@ -112,7 +112,8 @@ class NodeView:
     """A node that both systems have. `slurm`: empty as long as its driver has no map. `claims`: UIDs that its driver
     reports living or intended; `reported`: when, in seconds of the epoch; `map`: Slurm index to GPU. `fresh`: the
     report is new enough to be believed; `ready`: fresh, registered, and the map is good. `gone`: an administrator
-    declared it out of service; nothing of it runs any more. `marks`: what kube-scheduler goes by."""
+    declared it out of service; nothing of it runs any more. `marks`: what kube-scheduler goes by; `unhealthy`: GPUs
+    that do not answer its driver, with what it heard instead."""
 
     name: str
     slurm: SlurmNodeName
@@ -124,6 +125,7 @@ class NodeView:
     map: Mapping[int, GpuUuid]
     gone: bool = False
     marks: NodeMarks = UNMARKED
+    unhealthy: Mapping[GpuUuid, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

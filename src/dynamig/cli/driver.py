@@ -185,6 +185,7 @@ def status_body(driver: Driver) -> Mapping[str, Any]:
                 "note": o.why,
                 "offered": offered(o),
                 "foreign": [foreign_words(i, o) for i in state.foreign.get(o.reading.uuid, ())],
+                "unhealthy": state.unhealthy.get(o.reading.uuid),
             }
             for o in state.offers
         ],

@@ -60,6 +60,8 @@ def _offer(gpu: Body, slurm: Body) -> Iterator[str]:
     yield f"{gpu['offered']} of {gpu['devices']} devices offered"
     if gpu["note"]:
         yield gpu["note"]
+    if gpu["unhealthy"]:
+        yield f"does not answer: {gpu['unhealthy']}"
     yield from (f"foreign {one}" for one in gpu["foreign"])
     yield from (f"lent to Slurm job {b['job']['id']}" for b in slurm.get("loans", ()) if b["gpu"] == gpu["uuid"])
     if gpu["uuid"] in slurm.get("damagedLoans", ()):

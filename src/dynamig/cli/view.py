@@ -168,8 +168,15 @@ def _gpu(
         free=tuple(sorted(room.reachable(pool, devices, in_pool) - taken)),
         withdrawn=_withdrawn(devices, count),
         withdrawals=_withdrawals(devices),
-        problem=pool.problem or (None if devices else "nothing of it is published"),
+        problem=pool.problem or _problem(devices),
     )
+
+
+def _problem(devices: tuple[PublishedDevice, ...]) -> str | None:
+    if not devices:
+        return "nothing of it is published"
+    silent = all(names.UNHEALTHY_TAINT in (t.key for t in d.taints) for d in devices)
+    return "it did not answer when its driver last looked" if silent else None
 
 
 def _own_name(gpu: str | None, devices: tuple[PublishedDevice, ...]) -> str:

@@ -18,6 +18,7 @@ from dynamig.protocol import names
 from dynamig.protocol.gpus import GpuReading, LiveInstance, MigMode
 
 FOREIGN = Taint(key=names.FOREIGN_TAINT, value="", effect="NoSchedule")
+UNHEALTHY = Taint(key=names.UNHEALTHY_TAINT, value="", effect="NoSchedule")
 WITHDRAWN = Taint(key=names.WITHDRAWN_TAINT, value="", effect="NoSchedule")
 MANAGED = Taint(key=names.MANAGED_TAINT, value="managed", effect="NoSchedule")
 
@@ -76,10 +77,12 @@ def build(
     *,
     held: Mapping[GpuUuid, Collection[str]] = MappingProxyType({}),
     managed: bool = False,
+    unhealthy: Collection[GpuUuid] = (),
 ) -> Catalog:
     """The catalog of a node. `numbers`: n of `gpu-<n>`; `foreign`: instances that we cannot prove to be ours; `held`:
     devices that claims have, which stay published whatever the policy says now (Kubernetes' allocator counts a held
-    device that is not published as free); `managed`: Slurm has the GPUs as well, so only the bridge may allocate."""
+    device that is not published as free); `managed`: Slurm has the GPUs as well, so only the bridge may allocate;
+    `unhealthy`: GPUs that do not answer, of which nothing new may be had."""
     offers: dict[str, Offer] = {}
     for reading in readings:
         policy = policies.of(reading.uuid, reading.pci_bus_id)
@@ -88,8 +91,8 @@ def build(
             continue
         offer = _offer(node, reading, numbers[reading.uuid], policy, here)
         offer = _withdraw(offer, foreign.get(reading.uuid, ()))
-        if managed:
-            offer = _with_devices(offer, (_tainted(d, MANAGED) for d in offer.pool.devices))
+        for taint in (*[MANAGED] * managed, *[UNHEALTHY] * (reading.uuid in unhealthy)):
+            offer = _with_devices(offer, (_tainted(d, taint) for d in offer.pool.devices))
         offers[offer.pool.name] = offer
     return Catalog(MappingProxyType(offers))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
@@ -94,7 +94,7 @@ class Driver:
         self._catalog = catalogs.Catalog()
         self._readings: dict[GpuUuid, GpuReading] = {}
         self._foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]] = {}
-        self._unread: frozenset[GpuUuid] = frozenset()
+        self._unhealthy: Mapping[GpuUuid, str] = {}
         self._registered = threading.Event()
         self._published = threading.Event()
         self._stopping = threading.Event()
@@ -236,7 +236,7 @@ class Driver:
         self._rescan()
         if self._registered.is_set():
             pools = [offer.pool for offer in self._catalog.offers.values()]
-            keep = {o.pool.name for o in self._catalog.offers.values() if o.reading.uuid in self._unread}
+            keep = {o.pool.name for o in self._catalog.offers.values() if o.reading.uuid in self._unhealthy}
             publish(self._slices, pools, driver=self._node.driver_name, node=self._node.name, keep_pools=keep)
             self._published.set()
         return RESCAN
@@ -255,6 +255,7 @@ class Driver:
             self._sequence,
             self._registered.is_set(),
             self._journal.records().values(),
+            unhealthy=self._unhealthy,
             **({} if self._lender is None else _slurm_report(self._lender)),
         )
         self._lease.renew(report.to_json())
@@ -275,12 +276,16 @@ class Driver:
     # -- hardware ----------------------------------------------------------------------------------------------
 
     def _rescan(self) -> None:
-        """The catalog is what NVML says now. A GPU that cannot be read keeps the place it had."""
+        """The catalog is what NVML says now. A GPU that cannot be read keeps the place it had, and is not to be had."""
         fresh = {r.uuid: r for r in self._gpus.readings()}
-        self._unread = frozenset(set(self._readings) - set(fresh))
         self._readings = {**self._readings, **fresh}
-        if self._lender is not None and self._lender.remap(self._readings.values()):
+        is_new = self._lender is not None and self._lender.remap(self._readings.values())
+        unhealthy = self._why_silent(self._known_gpus() - set(fresh))
+        if is_new or unhealthy != self._unhealthy:
             self._loops["lease"].poke()  # the bridge goes by it
+        if unhealthy.keys() != self._unhealthy.keys():
+            log.warning("unhealthy_gpus", gpus=unhealthy, effect="their devices are tainted until they answer again")
+        self._unhealthy = unhealthy
         self._catalog = self._build({})  # what the look at foreign instances goes by
         foreign = self._repair.foreign()
         if foreign != self._foreign:
@@ -288,13 +293,35 @@ class Driver:
         self._foreign = foreign
         self._catalog = self._build(foreign)
 
+    def _known_gpus(self) -> set[GpuUuid]:
+        """Those that answered this process once, and those that Slurm was told of."""
+        device_map = None if self._lender is None else self._lender.device_map
+        return {*self._readings, *(device_map.gpus.values() if device_map is not None else ())}
+
+    def _why_silent(self, gpus: Iterable[GpuUuid]) -> Mapping[GpuUuid, str]:
+        """What is heard instead of a reading. One that answers now was only left out of NVML's list for a moment."""
+        found: dict[GpuUuid, str] = {}
+        for gpu in sorted(gpus):
+            try:
+                self._gpus.reading(gpu)
+            except DynamigError as error:
+                found[gpu] = error.code
+        return found
+
     def _build(self, foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]) -> catalogs.Catalog:
         readings = self._readings.values()
         records = self._journal.records().values()
         numbers = self._numbers.of(readings)
         managed = self._config.slurm is not None
         return catalogs.build(
-            self._node.name, readings, numbers, self._config.gpus, foreign, held=held_devices(records), managed=managed
+            self._node.name,
+            readings,
+            numbers,
+            self._config.gpus,
+            foreign,
+            held=held_devices(records),
+            managed=managed,
+            unhealthy=self._unhealthy,
         )
 
     # -- for people --------------------------------------------------------------------------------------------
@@ -331,6 +358,7 @@ class Driver:
             published=self._published.is_set(),
             offers=tuple(self._catalog.offers.values()),
             foreign=self._foreign,
+            unhealthy=self._unhealthy,
             records=tuple(self._journal.records().values()),
             loans=_loan_status(self._lender),
         )
@@ -356,6 +384,7 @@ class Status:
     published: bool
     offers: tuple[catalogs.Offer, ...]
     foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]
+    unhealthy: Mapping[GpuUuid, str]
     records: tuple[ClaimRecord, ...]
     loans: LoanStatus | None
 
@@ -366,7 +395,7 @@ class Status:
             return "not registered with the kubelet"
         if not self.published:
             return "slices not published yet"
-        if not any(offer.pool.devices for offer in self.offers):
+        if not any(offer.pool.devices for offer in self.offers if offer.reading.uuid not in self.unhealthy):
             return "no device to offer: no GPU answers, see `nvidia-smi -L` and gpu_unreadable in the log"
         return ""
 

@@ -42,11 +42,17 @@ OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 FOREIGN_TAINT: Final = "dynamig.io/foreign"
 """Device taint: an instance that we cannot prove to be ours sits on memory slices of this device."""
 
+UNHEALTHY_TAINT: Final = "dynamig.io/unhealthy"
+"""Device taint: the GPU did not answer when it was last looked at."""
+
 WITHDRAWN_TAINT: Final = "dynamig.io/withdrawn"
 """Device taint: policy or MIG mode no longer offer the device; it is published while a claim has it."""
 
 EXTRA_KEY: Final = "dynamig"
 """Key of ours in the JSON object of a Slurm node's Extra: what pods hold there."""
+
+DRAINED: Final = "dynamig: "
+"""Beginning of the reasons for which we drain Slurm nodes: a drain that begins otherwise is somebody else's."""
 
 CONDITION: Final = "dynamig.io/Slurm"
 """Pod condition type: why the pod waits in Slurm; True once a job pays for it."""

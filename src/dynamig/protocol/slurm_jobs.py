@@ -90,7 +90,7 @@ class SlurmGpu:
 class SlurmNode:
     """`usable`: Slurm would start a job there now as far as its state goes; `cpus`, `memory`: free there, whole ones
     and MiB. `extra`: the JSON object in the node's Extra, which other people write too; None if they have something
-    else there."""
+    else there. `drained`: it takes no new jobs, by somebody's decision; `reason`: theirs, or why it is down."""
 
     name: SlurmNodeName
     usable: bool
@@ -98,6 +98,8 @@ class SlurmNode:
     cpus: int
     memory: int
     extra: Mapping[str, Any] | None = field(default_factory=dict)
+    drained: bool = False
+    reason: str = ""
 
     def has_room_for(self, cpus: int, memory: int) -> bool:
         return self.usable and cpus <= self.cpus and memory <= self.memory
@@ -159,4 +161,12 @@ class Jobs(Protocol):
 
     def write_extra(self, node: SlurmNodeName, key: str, value: Any) -> None:
         """The JSON object in the node's Extra has `value` under `key`; None: not the key."""
+        ...
+
+    def drain(self, node: SlurmNodeName, reason: str) -> None:
+        """The node takes no new jobs, for this reason of ours. Raises Conflict if somebody else's stands there."""
+        ...
+
+    def undrain(self, node: SlurmNodeName) -> None:
+        """The node takes jobs again if a drain of ours kept it from that. Raises Conflict if it is not ours."""
         ...

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
+from dynamig.protocol import names
 from dynamig.protocol.identity import JobKey, identity_of
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.protocol.slurm_jobs import HoldRequest, SlurmNodeName
@@ -149,15 +150,40 @@ class SlurmClient:
         Raises: Refused if Extra holds something else than a JSON object: it is somebody's. slurmctld has no compare and
         swap: what another writes between our read and our write is lost.
         """
-        found = self.node(name)
-        if not isinstance(found, Found):
-            raise Unavailable("SLURM_UNAVAILABLE", found.reason if isinstance(found, Unknown) else found.proof)
-        before = found.value.extra
+        before = self._node(name).extra
         after = merged_extra(before, key, value, name)
         if after == before:
             return False
-        self._rest.post(wire.Answer, wire.node_path(name), f"Extra of node {name}", {"extra": after})
+        self._change(name, f"Extra of node {name}", {"extra": after})
         return True
+
+    def drain(self, name: SlurmNodeName, reason: str) -> None:
+        """The node takes no new jobs, for `reason`; what runs there goes on. Raises Conflict NODE_NOT_OURS where
+        somebody else's reason stands, or slurmctld's own: it is neither read over nor written over."""
+        self._check_ours(name)
+        self._change(name, f"draining node {name}", wire.drain_body(names.DRAINED + reason))
+
+    def undrain(self, name: SlurmNodeName) -> None:
+        """The node is not drained by us. Whether it is up is not touched: a node that is down stays down (tried,
+        26.05.5; RESUME would bring it up). Raises Conflict NODE_NOT_OURS for somebody else's reason."""
+        self._check_ours(name)
+        self._change(name, f"undraining node {name}", wire.undrain_body())
+
+    def _check_ours(self, name: SlurmNodeName) -> None:
+        """slurmctld has no compare and swap: a drain of the moment between this and the write that follows is lost."""
+        reason = self._node(name).reason
+        if reason and not reason.startswith(names.DRAINED):
+            raise Conflict("NODE_NOT_OURS", f"node {name} has another's reason: {reason}", "it is left as it is")
+
+    def _change(self, name: SlurmNodeName, what: str, body: Mapping[str, Any]) -> None:
+        self._rest.post(wire.Answer, wire.node_path(name), what, body)
+
+    def _node(self, name: SlurmNodeName) -> NodeInfo:
+        """Raises Unavailable if slurmctld does not tell of it."""
+        found = self.node(name)
+        if not isinstance(found, Found):
+            raise Unavailable("SLURM_UNAVAILABLE", found.reason if isinstance(found, Unknown) else found.proof)
+        return found.value
 
 
 def merged_extra(text: str, key: str, value: Any, name: str) -> str:

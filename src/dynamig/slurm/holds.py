@@ -74,6 +74,12 @@ class ExternalJobs:
     def write_extra(self, node: SlurmNodeName, key: str, value: Any) -> None:
         self._client.write_extra(node, key, value)
 
+    def drain(self, node: SlurmNodeName, reason: str) -> None:
+        self._client.drain(node, reason)
+
+    def undrain(self, node: SlurmNodeName) -> None:
+        self._client.undrain(node)
+
     def ours(self) -> Sequence[Job]:
         with self._lock:
             boot, states = self._client.controller().boot, self._client.job_states()
@@ -140,4 +146,5 @@ def slurm_node(info: NodeInfo) -> SlurmNode:
         found = gres.gpus(info.gres, info.gres_used)
     except (ValueError, IndexError) as error:
         raise Unavailable("SLURM_BAD_ANSWER", f"GRES of node {info.name}: {error}", "a newer Slurm?") from error
-    return SlurmNode(info.name, usable, found, info.cpus, info.memory, extra_of(info))
+    drained = "DRAIN" in info.states
+    return SlurmNode(info.name, usable, found, info.cpus, info.memory, extra_of(info), drained, info.reason)

@@ -304,6 +304,14 @@ def update_body(changes: JobChanges) -> dict[str, Any]:
     }
 
 
+def drain_body(reason: str) -> dict[str, Any]:
+    return {"state": ["DRAIN"], "reason": reason}
+
+
+def undrain_body() -> dict[str, Any]:
+    return {"state": ["UNDRAIN"]}
+
+
 def _number(value: int | None) -> dict[str, Any]:
     if value is None:
         return {"set": True, "infinite": True}

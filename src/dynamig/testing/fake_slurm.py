@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dynamig.errors import Refused, Unavailable
+from dynamig.errors import Conflict, Refused, Unavailable
+from dynamig.protocol import names
 from dynamig.protocol.identity import JobKey
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.protocol.slurm_jobs import (
@@ -40,6 +41,7 @@ class FakeSlurm:
     jobs: dict[int, Job] = field(default_factory=dict)
     native: set[tuple[SlurmNodeName, int]] = field(default_factory=set)
     down: set[SlurmNodeName] = field(default_factory=set)
+    drained: dict[SlurmNodeName, str] = field(default_factory=dict)
     extra: dict[SlurmNodeName, dict[str, Any]] = field(default_factory=dict)
     cpus: int = 64
     boot: float = 0.0
@@ -95,18 +97,34 @@ class FakeSlurm:
         rest = {k: v for k, v in self.extra.get(node, {}).items() if k != key}
         self.extra[node] = rest if value is None else {**rest, key: value}
 
+    def drain(self, node: SlurmNodeName, reason: str) -> None:
+        self._check_ours(node)
+        self.drained[node] = names.DRAINED + reason
+
+    def undrain(self, node: SlurmNodeName) -> None:
+        self._check_ours(node)
+        self.drained.pop(node, None)
+        self.schedule()
+
+    def _check_ours(self, node: SlurmNodeName) -> None:
+        self._answer()
+        if not self.drained.get(node, names.DRAINED).startswith(names.DRAINED):
+            raise Conflict("NODE_NOT_OURS", f"node {node} has another's reason")
+
     def nodes(self) -> Sequence[SlurmNode]:
         self._answer()
         return tuple(
             SlurmNode(
                 name,
-                usable=name not in self.down,
+                usable=name not in self.down and name not in self.drained,
                 gpus=tuple(
                     SlurmGpu(i, total, self._used(name, i), (name, i) in self.native) for i, total in enumerate(gpus)
                 ),
                 cpus=self.cpus - sum(self.requests[j.key.job_id].cpus for j in self._running_on(name)),
                 memory=1_000_000,
                 extra=self.extra.get(name, {}),
+                drained=name in self.drained,
+                reason=self.drained.get(name, "Not responding" if name in self.down else ""),
             )
             for name, gpus in self.shards.items()
         )

@@ -59,6 +59,7 @@ class Stage:
     not_ready: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     closed: set[GpuUuid] = field(default_factory=set)
+    unhealthy: dict[GpuUuid, str] = field(default_factory=dict)
     slurm_names: dict[str, SlurmNodeName] = field(default_factory=dict)
     maps: dict[str, Mapping[int, GpuUuid]] = field(default_factory=dict)
     marks: dict[str, NodeMarks] = field(default_factory=dict)
@@ -106,6 +107,7 @@ class Stage:
             map=self.maps.get(name, {i: gpu(name, i) for i in range(2)}),
             gone=name in self.gone,
             marks=self.marks.get(name, UNMARKED),
+            unhealthy=self.unhealthy,
         )
 
     def look(self) -> int:

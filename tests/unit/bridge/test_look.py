@@ -39,6 +39,11 @@ def test_a_node_that_reports_and_agrees_with_slurm_is_ready() -> None:
     assert node.ready
     assert node.claims == {"u1"}
     assert node.map == {0: "GPU-0", 1: "GPU-1"}
+    assert node.unhealthy == {}
+
+
+def test_gpus_that_do_not_answer_are_known_from_the_report() -> None:
+    assert node_view("n1", lease(unhealthy={"GPU-1": "GPU_LOST"}), NOW).unhealthy == {"GPU-1": "GPU_LOST"}
 
 
 @pytest.mark.parametrize(

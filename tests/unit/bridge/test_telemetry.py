@@ -11,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dynamig.bridge.actions import Cancel
 from dynamig.bridge.telemetry import OUTCOMES, Metrics, counts
+from dynamig.mig import GpuUuid
 from dynamig.protocol.slurm_jobs import Ending, SlurmNodeName
-from tests.unit.bridge.stage import Stage, wants
+from tests.unit.bridge.stage import Stage, gpu, wants
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference/bridge-metrics.md"
 
@@ -47,6 +48,12 @@ def test_the_reference_names_every_metric_with_its_type_and_labels() -> None:
     assert set(rows) == exported
     assert len(rows) == len(set(rows))
     assert {w for w in OUTCOMES if f"`{w}`" not in REFERENCE.read_text()} == set()
+
+
+def test_gpus_that_do_not_answer_are_counted() -> None:
+    exported = Exported(Stage(unhealthy={gpu("n1", 0): "GPU_LOST", GpuUuid("GPU-nobodys"): "GPU_LOST"}))
+    exported.look()
+    assert exported.value("unhealthy_gpus") == 1
 
 
 def test_the_reference_names_the_labels_that_are_used() -> None:

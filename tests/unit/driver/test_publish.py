@@ -88,6 +88,17 @@ def test_pools_of_gpus_that_are_gone_are_deleted_and_those_of_unreadable_ones_ke
     assert [p.name for p in read_pools(slices.published())] == ["n1/gpu-0"]
 
 
+def test_a_gpu_that_does_not_answer_keeps_its_devices_and_offers_none() -> None:
+    readings = [h100(0), h100(1)]
+    numbers = {r.uuid: r.minor for r in readings}
+    plain = build(NODE, readings, numbers, GpuPolicies())
+    marked = build(NODE, readings, numbers, GpuPolicies(), unhealthy={readings[1].uuid})
+    for pool, offer in marked.offers.items():
+        assert [d.name for d in offer.pool.devices] == [d.name for d in plain.offers[pool].pool.devices]
+        expected = [names.UNHEALTHY_TAINT] if offer.reading.uuid == readings[1].uuid else []
+        assert all([t.key for t in d.taints] == expected for d in offer.pool.devices)
+
+
 def test_devices_over_a_foreign_instance_are_tainted_and_none_disappears() -> None:
     reading = h100()
     assert reading.geometry is not None

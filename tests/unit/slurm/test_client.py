@@ -183,6 +183,23 @@ def test_extra_is_written_once(replay: Replay, client: SlurmClient) -> None:
         client.write_extra(SlurmNodeName("n9"), "dynamig", {})
 
 
+def test_a_drain_begins_with_our_name(replay: Replay, client: SlurmClient) -> None:
+    replay.on("GET /nodes/", "nodes").on("POST /node/n1", "update")
+    client.drain(SlurmNodeName("n1"), "GPU 0 does not answer")
+    assert replay.asked[-1].body == {"state": ["DRAIN"], "reason": "dynamig: GPU 0 does not answer"}
+    client.undrain(SlurmNodeName("n1"))
+    assert replay.asked[-1].body == {"state": ["UNDRAIN"]}
+
+
+def test_somebody_elses_reason_is_not_touched(replay: Replay, client: SlurmClient) -> None:
+    replay.on("GET /nodes/", "nodes-drained")
+    with pytest.raises(Conflict, match="maintenance"):
+        client.drain(SlurmNodeName("n2"), "GPU 0 does not answer")
+    with pytest.raises(Conflict, match="maintenance"):
+        client.undrain(SlurmNodeName("n2"))
+    assert not any(what.startswith("POST") for what in replay.whats())
+
+
 @pytest.mark.parametrize(
     ("before", "value", "after"),
     [
