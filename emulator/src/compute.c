@@ -241,7 +241,7 @@ static nvmlReturn_t remove_compute_instance(struct edit *edit)
 nvmlReturn_t impl_nvmlComputeInstanceDestroy(nvmlComputeInstance_t computeInstance)
 {
     EDIT(edit);
-    struct lock lock = NO_LOCK;
+    struct lock outer = NO_LOCK, inner = NO_LOCK;
     nvmlReturn_t result = edit_open(&edit);
     if (result == NVML_SUCCESS)
         result = find_compute_instance(&edit.view, computeInstance);
@@ -249,10 +249,12 @@ nvmlReturn_t impl_nvmlComputeInstanceDestroy(nvmlComputeInstance_t computeInstan
         result = NVML_ERROR_NO_PERMISSION;
     if (result != NVML_SUCCESS)
         return result;
-    if (!gi_claim_idle(edit.node, edit.view.gpu, edit.view.ci->gi_id, &lock))
-        return NVML_ERROR_IN_USE;
-    result = remove_compute_instance(&edit);
-    lock_drop(&lock);
+    uint32_t gi = edit.view.ci->gi_id, ci = edit.view.ci->id;
+    bool idle = claim_idle(edit.node, edit.view.gpu, gi, NO_ID, &outer) &&
+                claim_idle(edit.node, edit.view.gpu, gi, ci, &inner);
+    result = idle ? remove_compute_instance(&edit) : NVML_ERROR_IN_USE;
+    lock_drop(&inner);
+    lock_drop(&outer);
     return result;
 }
 

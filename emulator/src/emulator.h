@@ -144,8 +144,10 @@ void tree_intend(void);
 void tree_settle(void);
 void tree_heal(const struct node *node);
 
-/* ---- processes.c: who is busy on an instance */
-bool gi_claim_idle(const struct node *node, const struct gpu *gpu, uint32_t gi, struct lock *lock); /* false: somebody runs there */
+/* ---- busy.c: who is busy on an instance; ci NO_ID: the GPU instance as a whole, gi NO_ID too: the GPU */
+void busy_path(char path[PATH_SIZE], const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci);
+int busy_open(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci); /* a descriptor, or -1 */
+bool claim_idle(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci, struct lock *lock); /* false: somebody runs there */
 bool gpu_idle(const struct node *node, const struct gpu *gpu);
 void hold_everything_visible(void);
 void hold_nothing(void);

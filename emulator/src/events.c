@@ -44,8 +44,11 @@ void event_append(const struct node *node, const struct gpu *gpu, uint64_t type,
     int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (fd < 0)
         return;
-    ssize_t written = write(fd, &event, sizeof event); /* one write: whole or not at all */
-    (void)written;
+    off_t end = lseek(fd, 0, SEEK_END);
+    if (write(fd, &event, sizeof event) != sizeof event) { /* a full disk: an event is whole, or not there */
+        int cut = ftruncate(fd, end);
+        (void)cut;
+    }
     close(fd);
 }
 
@@ -109,11 +112,9 @@ nvmlReturn_t impl_nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long lo
 {
     VIEW(view);
     struct event_set *found = set_of(set);
-    nvmlReturn_t result = view_device(&view, device);
+    nvmlReturn_t result = view_physical(&view, device, found); /* not a MIG device: nvml.h at nvmlEventSetWait_v2 */
     if (result != NVML_SUCCESS)
         return result;
-    if (found == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
     if ((eventTypes & ~(unsigned long long)SUPPORTED_EVENTS) != 0)
         return NVML_ERROR_NOT_SUPPORTED;
     atomic_fetch_or(&found->types[view.gpu - view.node->gpus], eventTypes);

@@ -31,9 +31,23 @@ static int read_faults(int fd, struct fault out[MAX_FAULTS])
     return size <= 0 ? 0 : (int)((size_t)size / sizeof(struct fault));
 }
 
+/* A name without its version means every version: nvml.h's macros make nvmlInit_v2 of nvmlInit. */
+static bool is_named(const char *pattern, const char *symbol)
+{
+    char stem[sizeof ((struct fault *)0)->call];
+    const char *version = strrchr(symbol, '_');
+    if (fnmatch(pattern, symbol, 0) == 0)
+        return true;
+    if (version == NULL || version[1] != 'v' || (size_t)(version - symbol) >= sizeof stem)
+        return false;
+    memcpy(stem, symbol, (size_t)(version - symbol));
+    stem[version - symbol] = '\0';
+    return strcmp(pattern, stem) == 0;
+}
+
 static bool matches(const struct fault *fault, const struct call *call)
 {
-    return (fault->gpu < 0 || fault->gpu == call->gpu) && fnmatch(fault->call, call->name, 0) == 0;
+    return (fault->gpu < 0 || fault->gpu == call->gpu) && is_named(fault->call, call->name);
 }
 
 static bool any_match(const struct fault *faults, int count, const struct call *call)

@@ -128,7 +128,7 @@ nvmlReturn_t impl_nvmlGpuInstanceDestroy(nvmlGpuInstance_t gpuInstance)
         result = may_create(&edit.view);
     if (result != NVML_SUCCESS)
         return result;
-    if (has_compute_instances(&edit.view) || !gi_claim_idle(edit.node, edit.view.gpu, edit.view.gi->id, &lock))
+    if (has_compute_instances(&edit.view) || !claim_idle(edit.node, edit.view.gpu, edit.view.gi->id, NO_ID, &lock))
         return NVML_ERROR_IN_USE;
     result = remove_gpu_instance(&edit);
     lock_drop(&lock);

@@ -45,7 +45,7 @@ static uint32_t unused_minor(const struct node *node)
 static nvmlReturn_t switch_mode(struct edit *edit, uint32_t mode, nvmlReturn_t *status)
 {
     struct gpu *gpu = edit_gpu(edit);
-    uint32_t old_minor = gpu->minor;
+    uint32_t old_minor = gpu->minor, old_mode = gpu->mig_current;
     nvmlReturn_t outcome = mode == gpu->mig_current ? NVML_SUCCESS : activation(&edit->view);
     gpu->mig_pending = mode;
     if (outcome == NVML_SUCCESS && gpu->mig_current != mode) {
@@ -62,6 +62,8 @@ static nvmlReturn_t switch_mode(struct edit *edit, uint32_t mode, nvmlReturn_t *
         tree_move_gpu(edit->node, gpu, old_minor);
         tree_settle();
     }
+    if (gpu->mig_current != old_mode)
+        event_append(edit->node, gpu, nvmlEventMigConfigChange, 0, NO_ID, NO_ID);
     *status = outcome;
     return NVML_SUCCESS;
 }

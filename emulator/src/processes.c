@@ -1,129 +1,55 @@
-/* Who runs on an instance: whoever holds a shared flock on its file in DIR/state/busy.
+/* Which programs run on a GPU, and what they use: those that hold a file of it in DIR/state/busy (busy.c).
  *
- * A shared lock needs no write access, so a container can take it, and it ends with its process, however that dies.
- * Destroying asks for the exclusive lock and never waits: no lock, IN_USE. Plain queries never take one.
  * Which process holds a lock is read from /proc/locks, by the file's device and inode.
  */
 #include "emulator.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-static void busy_path(char path[PATH_SIZE], const struct node *node, const struct gpu *gpu, uint32_t gi)
+struct process_list {
+    nvmlProcessInfo_v2_t *found;
+    uint32_t count;
+};
+
+static void list_drop(struct process_list *list)
 {
-    unsigned index = (unsigned)(gpu - node->gpus);
-    if (gi == NO_ID)
-        emulator_path(path, "state/busy/gpu%u", index);
-    else
-        emulator_path(path, "state/busy/gpu%u-gi%u", index, gi);
+    free(list->found);
 }
 
-static int open_busy(const struct node *node, const struct gpu *gpu, uint32_t gi)
-{
-    char path[PATH_SIZE];
-    busy_path(path, node, gpu, gi);
-    return open(path, O_RDONLY | O_CLOEXEC);
-}
+/* Declares an empty one that is freed wherever the function returns. */
+#define LIST(name) __attribute__((cleanup(list_drop))) struct process_list name = { 0 }
 
-bool gi_claim_idle(const struct node *node, const struct gpu *gpu, uint32_t gi, struct lock *lock)
+static bool is_listed(const struct process_list *list, unsigned pid, uint32_t gi, uint32_t ci)
 {
-    char path[PATH_SIZE];
-    busy_path(path, node, gpu, gi);
-    if (!lock_open(lock, path, O_RDONLY))
-        return errno == ENOENT; /* a file that is gone cannot be held */
-    if (lock_take(lock, false))
-        return true;
-    lock_drop(lock);
+    for (uint32_t i = 0; i < list->count; i++)
+        if (list->found[i].pid == pid && list->found[i].gpuInstanceId == gi && list->found[i].computeInstanceId == ci)
+            return true;
     return false;
 }
 
-/* Nobody holds the GPU as a whole. */
-bool gpu_idle(const struct node *node, const struct gpu *gpu)
-{
-    struct lock lock = NO_LOCK;
-    bool idle = gi_claim_idle(node, gpu, NO_ID, &lock);
-    lock_drop(&lock);
-    return idle;
-}
-
-/* ---- DYNAMIG_EMULATOR_HOLD=1: this process behaves like a CUDA program */
-
-static int *held; /* a fork goes on holding, as it does a device file */
-static size_t held_count;
-
-static void hold(int fd)
-{
-    int *more = fd < 0 ? NULL : realloc(held, (held_count + 1) * sizeof *held);
-    if (more != NULL)
-        held = more;
-    if (more != NULL && flock(fd, LOCK_SH) == 0) /* exclusive holders look and let go */
-        held[held_count++] = fd;
-    else if (fd >= 0)
-        close(fd);
-}
-
-static void hold_gpu(struct view *view)
-{
-    const struct compute_instance *visible[MAX_SLICES];
-    uint32_t count = mig_devices(view, visible);
-    if (!view->gpu->mig_current)
-        hold(open_busy(view->node, view->gpu, NO_ID));
-    for (uint32_t i = 0; i < count; i++)
-        hold(open_busy(view->node, view->gpu, visible[i]->gi_id));
-}
-
-void hold_everything_visible(void)
-{
-    const char *wanted = getenv("DYNAMIG_EMULATOR_HOLD");
-    VIEW(view);
-    if (wanted == NULL || strcmp(wanted, "1") != 0 || view_open(&view) != NVML_SUCCESS)
-        return;
-    for (uint32_t g = 0; g < view.node->gpu_count; g++) {
-        if (!gpu_visible(view.node, &view.node->gpus[g]))
-            continue;
-        select_gpu(&view, g);
-        hold_gpu(&view);
-    }
-}
-
-void hold_nothing(void)
-{
-    while (held_count > 0) {
-        int fd = held[--held_count];
-        flock(fd, LOCK_UN); /* also from copies that a fork made */
-        close(fd);
-    }
-    free(held);
-    held = NULL;
-}
-
-/* ---- nvmlDeviceGet*RunningProcesses */
-
-struct process_list {
-    nvmlProcessInfo_v2_t *out;
-    uint32_t room, count;
-};
-
+/* Once, however often the program has opened the device. */
 static void add_process(struct process_list *list, unsigned pid, uint32_t gi, uint32_t ci)
 {
-    if (list->out != NULL && list->count < list->room)
-        list->out[list->count] = (nvmlProcessInfo_v2_t){ .pid = pid, .gpuInstanceId = gi, .computeInstanceId = ci };
-    list->count++;
+    if (is_listed(list, pid, gi, ci))
+        return;
+    nvmlProcessInfo_v2_t *more = realloc(list->found, (list->count + 1) * sizeof *more);
+    if (more == NULL)
+        return;
+    list->found = more;
+    list->found[list->count++] = (nvmlProcessInfo_v2_t){ .pid = pid, .gpuInstanceId = gi, .computeInstanceId = ci };
 }
 
 /* The memory in use is shared evenly by those that were added from `first` on. */
 static void share_memory(struct process_list *list, uint32_t first, uint64_t used_mib)
 {
-    for (uint32_t i = first; list->out != NULL && i < list->count && i < list->room; i++)
-        list->out[i].usedGpuMemory = (unsigned long long)(used_mib << 20) / (list->count - first);
+    for (uint32_t i = first; i < list->count; i++)
+        list->found[i].usedGpuMemory = (unsigned long long)(used_mib << 20) / (list->count - first);
 }
 
 /* A file as /proc/locks names it. */
@@ -187,50 +113,72 @@ static bool identify(int fd, struct lock_file *file)
     return true;
 }
 
-static bool lock_file_of(const struct view *view, uint32_t gi, struct lock_file *file)
-{
-    int fd = open_busy(view->node, view->gpu, gi);
-    if (fd < 0)
-        return false;
-    bool found = identify(fd, file);
-    close(fd);
-    return found;
-}
-
-static void collect_one(const struct view *view, const struct gpu_instance *gi, uint32_t ci, struct process_list *list)
+static void collect_file(const struct view *view, uint32_t gi, uint32_t ci, struct process_list *list)
 {
     struct lock_file file;
-    uint32_t first = list->count, id = gi ? gi->id : NO_ID;
-    if (!lock_file_of(view, id, &file))
+    int fd = busy_open(view->node, view->gpu, gi, ci);
+    if (fd < 0)
         return;
-    add_holders(list, &file, id, ci);
+    if (identify(fd, &file))
+        add_holders(list, &file, gi, ci);
+    close(fd);
+}
+
+static void collect_instance(const struct view *view, const struct gpu_instance *gi, struct process_list *list)
+{
+    uint32_t first = list->count;
+    collect_file(view, gi->id, NO_ID, list);
+    for (uint32_t i = 0; i < view->gpu->ci_count; i++)
+        if (view->gpu->cis[i].gi_id == gi->id)
+            collect_file(view, gi->id, view->gpu->cis[i].id, list);
     share_memory(list, first, used_mib(view, gi));
+}
+
+/* Who holds the GPU instance as a whole runs on each of its compute instances. */
+static void collect_mig_device(const struct view *view, struct process_list *list)
+{
+    LIST(all);
+    uint32_t ci = view->ci->id;
+    collect_instance(view, view->gi, &all);
+    for (uint32_t i = 0; i < all.count; i++) {
+        const nvmlProcessInfo_v2_t *process = &all.found[i];
+        if (process->computeInstanceId != NO_ID && process->computeInstanceId != ci)
+            continue;
+        uint32_t before = list->count;
+        add_process(list, process->pid, view->gi->id, ci);
+        if (list->count > before)
+            list->found[before].usedGpuMemory = process->usedGpuMemory;
+    }
 }
 
 static void collect(const struct view *view, struct process_list *list)
 {
     if (view->is_mig) {
-        collect_one(view, view->gi, view->ci->id, list);
+        collect_mig_device(view, list);
         return;
     }
-    collect_one(view, NULL, NO_ID, list);
+    collect_file(view, NO_ID, NO_ID, list);
+    share_memory(list, 0, used_mib(view, NULL));
     for (uint32_t i = 0; i < view->gpu->gi_count; i++)
-        collect_one(view, &view->gpu->gis[i], NO_ID, list);
+        collect_instance(view, &view->gpu->gis[i], list);
 }
 
 /* Too small a buffer: INSUFFICIENT_SIZE and the count that is needed, never 0 with it (go-nvml would loop on it). */
 static nvmlReturn_t give_processes(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)
 {
     VIEW(view);
+    LIST(list);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
         return result;
     if (count == NULL || (*count > 0 && infos == NULL))
         return NVML_ERROR_INVALID_ARGUMENT;
-    struct process_list list = { .out = infos, .room = *count };
     collect(&view, &list);
+    uint32_t room = *count, given = list.count < room ? list.count : room;
+    if (given > 0)
+        memcpy(infos, list.found, given * sizeof *infos);
     *count = list.count;
-    return list.count > list.room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    return list.count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 nvmlReturn_t impl_nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
@@ -346,8 +294,7 @@ nvmlReturn_t impl_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProce
                                                   unsigned long long lastSeenTimeStamp)
 {
     VIEW(view);
-    nvmlProcessInfo_v2_t holders[256];
-    struct process_list list = { .out = holders, .room = sizeof holders / sizeof holders[0] };
+    LIST(list);
     nvmlReturn_t result = view_physical(&view, device, processSamplesCount);
     if (result == NVML_SUCCESS && mig_enabled(&view))
         result = NVML_ERROR_NOT_SUPPORTED;
@@ -356,13 +303,13 @@ nvmlReturn_t impl_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProce
     struct usage usage = usage_of(&view, NULL, now_us());
     if (is_busy(&usage) && last_sample_us(&usage) > lastSeenTimeStamp)
         collect(&view, &list);
-    uint32_t room = utilization ? *processSamplesCount : 0, count = list.count < list.room ? list.count : list.room;
+    uint32_t room = utilization ? *processSamplesCount : 0, count = list.count;
     *processSamplesCount = count;
     if (count == 0)
         return NVML_ERROR_NOT_FOUND;
     if (count > room)
         return NVML_ERROR_INSUFFICIENT_SIZE;
     for (uint32_t i = 0; i < count; i++)
-        fill_utilization(&utilization[i], &holders[i], count, &usage);
+        fill_utilization(&utilization[i], &list.found[i], count, &usage);
     return NVML_SUCCESS;
 }

@@ -68,16 +68,13 @@ bool tree_open_instance(const struct node *node, const struct gpu *gpu, uint32_t
 {
     char path[PATH_SIZE];
     uint32_t number = capability(node, gpu, gi, ci);
+    busy_path(path, node, gpu, gi, ci);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return false;
+    fchmod(fd, 0644); /* a container takes shared locks on it */
+    close(fd);
     node_path(path, number);
-    if (ci == NO_ID) {
-        char busy[PATH_SIZE];
-        emulator_path(busy, "state/busy/gpu%u-gi%u", (unsigned)(gpu - node->gpus), gi);
-        int fd = open(busy, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-        if (fd < 0)
-            return false;
-        fchmod(fd, 0644); /* a container takes shared locks on it */
-        close(fd);
-    }
     return make_device_file(node, path, 0444, node->caps_major, number);
 }
 
@@ -111,9 +108,7 @@ void tree_close_instance(const struct node *node, const struct gpu *gpu, uint32_
     char path[PATH_SIZE];
     node_path(path, capability(node, gpu, gi, ci));
     unlink(path);
-    if (ci != NO_ID)
-        return;
-    emulator_path(path, "state/busy/gpu%u-gi%u", (unsigned)(gpu - node->gpus), gi);
+    busy_path(path, node, gpu, gi, ci);
     unlink(path);
 }
 
@@ -276,6 +271,18 @@ static void heal_minor(const struct node *node, const struct gpu *gpu)
         tree_move_gpu(node, gpu, old);
 }
 
+/* The instance that a lock file stands for lives in the state; those of GPUs always do. */
+static bool busy_lives(const struct node *node, const char *name)
+{
+    unsigned gpu, gi, ci;
+    int read = sscanf(name, "gpu%u-gi%u-ci%u", &gpu, &gi, &ci);
+    if (read < 2)
+        return true;
+    if (gpu >= node->gpu_count)
+        return false;
+    return read == 2 ? gi_by_id(&node->gpus[gpu], gi) != NULL : ci_by_id(&node->gpus[gpu], gi, ci) != NULL;
+}
+
 /* Lock files of instances that are gone: a writer died between its commit and its last step. */
 static void remove_dead_busy(const struct node *node)
 {
@@ -285,9 +292,7 @@ static void remove_dead_busy(const struct node *node)
     if (listing == NULL)
         return;
     for (struct dirent *entry; (entry = readdir(listing)) != NULL;) {
-        unsigned gpu, gi;
-        if (sscanf(entry->d_name, "gpu%u-gi%u", &gpu, &gi) != 2 ||
-            (gpu < node->gpu_count && gi_by_id(&node->gpus[gpu], gi) != NULL))
+        if (busy_lives(node, entry->d_name))
             continue;
         snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
         unlink(path);

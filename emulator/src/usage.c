@@ -128,7 +128,7 @@ uint64_t used_mib(const struct view *view, const struct gpu_instance *gi)
     return used < most ? used : most;
 }
 
-/* A MIG device: what its GPU instance uses. A GPU in MIG mode: what its instances use together. */
+/* A MIG device: what its GPU instance uses. A GPU in MIG mode: what its instances use together, at most what it has. */
 uint64_t memory_used_mib(const struct view *view)
 {
     uint64_t used = 0;
@@ -136,7 +136,7 @@ uint64_t memory_used_mib(const struct view *view)
         return used_mib(view, view->gi);
     for (uint32_t i = 0; i < view->gpu->gi_count; i++)
         used += used_mib(view, &view->gpu->gis[i]);
-    return used;
+    return used < view->model->memory_mib ? used : view->model->memory_mib;
 }
 
 /* ---- nvmlDeviceGetSamples: each record is a sample when it comes into force, and another every period while it holds.

@@ -48,10 +48,16 @@ class NodeCommand(TyperCommand):
         try:
             return super().parse_args(ctx, list(args))
         except typer.BadParameter:  # too few arguments, or one that stands in the place of another
-            if not (chosen := os.environ.get(VARIABLE)) or self._too_many(ctx, [chosen, *args]):
+            chosen = os.environ.get(VARIABLE)
+            if not chosen or self._names_node(ctx, args) or self._too_many(ctx, [chosen, *args]):
                 raise
         ctx.params.clear()
         return super().parse_args(ctx, [chosen, *args])
+
+    def _names_node(self, ctx: Any, args: list[str]) -> bool:
+        """The first argument is a node's directory: then it is another one that is missing or wrong."""
+        first = self.make_parser(ctx).parse_args(list(args))[0].get("directory")
+        return isinstance(first, str) and (Path(first) / "state/node").is_file()
 
     def _too_many(self, ctx: Any, args: list[str]) -> bool:
         """Then DIR was among those that were given."""
@@ -237,7 +243,8 @@ def feed(
 ) -> None:
     """Memory, utilisation, temperature and power are what FILE says, from now on; an empty FILE: idle."""
     records = Emulator(directory).feed(file)
-    _done(f"{records} records of usage" if records else "nothing is used", {"records": records}, json)
+    text = f"{records} record{'s' * (records > 1)} of usage" if records else "nothing is used"
+    _done(text, {"records": records}, json)
 
 
 @app.command(cls=NodeCommand)
@@ -265,6 +272,7 @@ def hold(
     directory: Dir,
     gpu: Gpu,
     gi: Annotated[str, typer.Argument(metavar="GI", help="Id of a GPU instance, or `gpu` for the whole GPU.")],
+    ci: Annotated[int | None, typer.Option(help="Only this compute instance of it; default all in it.")] = None,
     seconds: Annotated[float | None, typer.Option("--for", help="Seconds; default until interrupted.")] = None,
     json: Json = False,
 ) -> None:
@@ -273,8 +281,9 @@ def hold(
         raise Refused("BAD_DURATION", f"--for {seconds}", f"0 to {LONGEST_HOLD} seconds; without it, until interrupted")
     if gi != "gpu" and not gi.isdecimal():
         raise Refused("NO_SUCH_INSTANCE", f"{gi!r} is not a GPU instance id", "dynamig emulator show lists them")
-    with Emulator(directory).hold(gpu, None if gi == "gpu" else int(gi)):
-        _done(f"holding {gi} of GPU {gpu}", {"gpu": gpu, "gi": gi, "pid": os.getpid()}, json)
+    held = f"{gi} of GPU {gpu}" if ci is None else f"compute instance {ci} of {gi} of GPU {gpu}"
+    with Emulator(directory).hold(gpu, None if gi == "gpu" else int(gi), ci):
+        _done(f"holding {held}", {"gpu": gpu, "gi": gi, "ci": ci, "pid": os.getpid()}, json)
         _until_interrupted(lambda: time.sleep(seconds) if seconds is not None else signal.pause())
 
 
@@ -414,7 +423,8 @@ def _tree(node: SeenNode) -> Tree:
         for gi in gpu.gpu_instances:
             leaf = branch.add(_gi_line(gi))
             for ci in gi.compute_instances:
-                leaf.add(Text(f"CI {ci.ci_id}  {ci.size} of compute slices from {ci.start}  {ci.mig_uuid}"))
+                slices = f"{ci.size} compute slice{'s' * (ci.size > 1)} from {ci.start}"
+                leaf.add(Text(f"CI {ci.ci_id}  {slices}  {ci.mig_uuid}"))
     for fault in node.faults:
         root.add(Text(f"{fault}; {fault.seen} seen", "yellow"))
     return root

@@ -147,6 +147,33 @@ def run_python(emulator: Emulator, script: str, *arguments: str, under: Sequence
     return done.stdout
 
 
+HOLD = """
+import sys
+from dynamig.testing.emulator import Emulator
+directory, *where = sys.argv[1:]
+with Emulator(directory).hold(*map(int, where)):
+    print("on", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def program_on(emulator: Emulator, *where: int) -> Iterator[int]:
+    """A process of its own, whose pid this is, holds a GPU, GPU instance or compute instance while the block lasts."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(emulator.directory), *map(str, where)],
+        env=environment(emulator),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"on\n"
+        yield program.pid
+    finally:
+        program.communicate(b"")
+
+
 def nvml_list(emulator: Emulator, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(find_library().parent / "nvml-list"), *arguments]
     return subprocess.run(command, env=environment(emulator), capture_output=True, text=True, timeout=60, check=False)

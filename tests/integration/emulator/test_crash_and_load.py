@@ -123,7 +123,10 @@ def check_tree(emulator: Emulator) -> None:
     assert {int(p.name.removeprefix("nvidia-cap")) for p in (root / "dev/nvidia-caps").iterdir()} == numbers
     gpus = emulator.show().gpus
     busy = {f"gpu{gpu.index}" for gpu in gpus}
-    busy |= {f"gpu{gpu.index}-gi{gi.gi_id}" for gpu in gpus for gi in gpu.gpu_instances}
+    for gpu in gpus:
+        for gi in gpu.gpu_instances:
+            name = f"gpu{gpu.index}-gi{gi.gi_id}"
+            busy |= {name, *(f"{name}-ci{ci.ci_id}" for ci in gi.compute_instances)}
     assert {p.name for p in (root / "state/busy").iterdir()} == busy
 
 
@@ -367,6 +370,7 @@ def test_the_control_side_does_not_hide_what_a_dead_writer_left(make: Make, oper
     access.unlink()  # as a writer killed just before the commit that ends ci0
     (emulator.directory / "dev/nvidia-caps/nvidia-cap200").touch()  # ... that makes an instance
     (emulator.directory / "state/busy/gpu1-gi14").touch()
+    (emulator.directory / f"state/busy/gpu1-gi{gi}-ci1").touch()
     (emulator.directory / "state/tree.dirty").touch()
     getattr(emulator, operation)(*([] if operation == "reboot" else [0]))
     with open_nvml(emulator) as nvml:

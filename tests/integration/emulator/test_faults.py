@@ -1,9 +1,11 @@
 """Faults that the control side orders while clients run."""
 
+import ctypes
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -50,6 +52,17 @@ def test_a_pattern_hits_a_family_and_a_gpu_narrows_it(make: Make) -> None:
         gi = nvml.create(9, 4, 4, gpu=0)
         nvml.fill(gi)
         assert code_of(nvml.create, 9, 4, 4, 1) == IN_USE
+
+
+def test_a_call_without_its_version_is_all_its_versions(nvml: Client) -> None:
+    emulator, _ = nvml
+    emulator.fail("nvmlDeviceGetCount", NvmlReturn.UNKNOWN, count=2)
+    assert pynvml._nvmlGetFunctionPointer("nvmlDeviceGetCount")(ctypes.byref(ctypes.c_uint())) == 999
+    assert [code_of(pynvml.nvmlDeviceGetCount) for _ in range(2)] == [999, 0]  # of the second version
+    emulator.clear_faults()
+    emulator.fail("nvmlDeviceGetCount_v2", NvmlReturn.UNKNOWN, count=0)
+    assert pynvml._nvmlGetFunctionPointer("nvmlDeviceGetCount")(ctypes.byref(ctypes.c_uint())) == 0
+    assert code_of(pynvml.nvmlDeviceGetCount) == 999
 
 
 def test_symbols_without_implementation_can_fail_too(nvml: Client) -> None:
@@ -187,3 +200,50 @@ def test_a_tail_is_short_as_a_rule_and_long_now_and_then(make: Make) -> None:
     taken = sorted(call.us for call in emulator.trace() if call.call == "nvmlDeviceGetMigMode")
     assert taken[len(taken) // 2] > 0.5 * mean_us
     assert taken[len(taken) * 9 // 10] > 1.8 * mean_us
+
+
+RECORDS_SLEEPS = """
+#include <stdint.h>
+#include <time.h>
+uint64_t calls, longest_us;
+int nanosleep(const struct timespec *asked, struct timespec *left)
+{
+    uint64_t us = asked->tv_sec * 1000000ull + asked->tv_nsec / 1000;
+    (void)left;
+    calls++;
+    longest_us = us > longest_us ? us : longest_us;
+    return 0;
+}
+"""
+
+DRAW = """
+import ctypes, sys, pynvml
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+for _ in range(20000):
+    pynvml.nvmlDeviceGetMigMode(gpu)
+recorded = ctypes.CDLL(None)
+print(*(ctypes.c_uint64.in_dll(recorded, name).value for name in ("calls", "longest_us")))
+"""
+
+
+def test_no_draw_of_a_tail_is_longer_than_eight_means(make: Make, tmp_path: Path) -> None:
+    """Nobody sleeps; of so many draws without a limit, all but one run in a thousand would have a longer one."""
+    (tmp_path / "sleep.c").write_text(RECORDS_SLEEPS)
+    library = tmp_path / "sleep.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "sleep.c")], check=True)
+    emulator, mean_us = make(trace=False), 1_000_000
+    order_fault(
+        emulator.directory,
+        layout.Fault(
+            call=b"nvmlDeviceGetMigMode",
+            kind=layout.FAULT_DELAY,
+            gpu=-1,
+            nth=1,
+            jitter_us=mean_us,
+            flags=layout.FAULT_TAIL,
+        ),
+    )
+    calls, longest = map(int, run_python(emulator, DRAW, LD_PRELOAD=str(library)).split())
+    assert calls == 20000
+    assert 4 * mean_us < longest <= 8 * mean_us

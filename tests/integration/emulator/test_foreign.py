@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,9 @@ def test_what_is_removed_leaves_no_file_and_no_other_instance_goes(node: Emulato
 
 def test_an_instance_that_is_used_or_not_foreign_stays(node: Emulator) -> None:
     gi = node.foreign(0, "1g.10gb", 0)
-    with node.hold(0, gi), pytest.raises(Unavailable, match="IN_USE"):
-        node.remove_foreign(0)
+    for where in ((gi,), (gi, 0)):
+        with node.hold(0, *where), pytest.raises(Unavailable, match=f"held by process {os.getpid()} .IN_USE"):
+            node.remove_foreign(0)
     with pytest.raises(Refused, match="NOT_FOREIGN"):
         node.remove_foreign(0, gi + 1)
     assert [i.gi_id for i in node.show().gpus[0].gpu_instances] == [gi]
@@ -54,15 +56,28 @@ def test_its_place_can_be_taken_again(node: Emulator) -> None:
     node.foreign(0, "3g.40gb", 4)
 
 
+def test_a_place_that_is_taken_names_what_was_asked_and_who_is_there(node: Emulator) -> None:
+    node.foreign(0, "1g.10gb", 0)
+    there = node.foreign(0, "3g.40gb", 4)
+    with pytest.raises(Refused, match=r"3g\.40gb at 4: INSUFFICIENT_RESOURCES") as told:
+        node.foreign(0, "3g.40gb", 4)
+    assert told.value.next_step == f"in the way: GPU instance {there} (3g.40gb@4)"
+    node.foreign(0, "1g.10gb+me", 1)
+    with pytest.raises(Refused, match="NVML_INSUFFICIENT_RESOURCES") as told:
+        node.foreign(0, "1g.10gb+me", 2)
+    assert "engines" in told.value.next_step
+
+
 def test_mig_mode_is_switched_at_once_or_pending_as_the_model_has_it(node: Emulator) -> None:
     node.set_mig(1, True)
     hopper, ampere = node.show().gpus
     assert (hopper.mig, hopper.mig_pending, ampere.mig, ampere.mig_pending) == (True, True, False, True)
     node.reset(1)
     assert node.show().gpus[1].mig
-    node.foreign(0, "1g.10gb", 0)
-    with pytest.raises(Refused, match="NVML_IN_USE"):
+    gi = node.foreign(0, "1g.10gb", 0)
+    with pytest.raises(Refused, match="NVML_IN_USE") as told:
         node.set_mig(0, False)
+    assert told.value.next_step == f"in the way: GPU instance {gi} (1g.10gb@0)"
 
 
 def test_a_call_that_the_library_does_not_have_cannot_fail(node: Emulator) -> None:

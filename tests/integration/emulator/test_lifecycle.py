@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from dynamig.testing.emulator import Emulator
-from tests.integration.emulator.clients import IN_USE, NO_ROOM, Nvml, code_of, open_nvml
+from tests.integration.emulator.clients import IN_USE, INVALID_ARGUMENT, NO_ROOM, NOT_FOUND, Nvml, code_of, open_nvml
 from tests.integration.emulator.conftest import Make
 
 ONE, ONE_ME, TWO, THREE, FOUR, WHOLE = 19, 20, 14, 9, 5, 0
@@ -37,6 +37,19 @@ def test_destroying_goes_from_the_inside_out(nvml: Client) -> None:
     pynvml.nvmlComputeInstanceDestroy(ci)
     pynvml.nvmlGpuInstanceDestroy(gi)
     assert client.free(THREE) == 2
+
+
+def test_on_an_a100_an_unknown_id_is_not_found_and_a_filled_instance_stays(make: Make) -> None:
+    with open_nvml(make("a100-40gb")) as nvml:
+        made = [nvml.create_anywhere(profile) for profile in (ONE, ONE, TWO)]
+        assert code_of(nvml.create_anywhere, THREE) == NO_ROOM
+        ids = {nvml.info(gi).id for gi in made}
+        nvml.fill(made[2])
+        assert code_of(pynvml.nvmlGpuInstanceDestroy, made[2]) == IN_USE
+        unknown = [i for i in range(16) if i not in ids]
+        codes = {code_of(pynvml.nvmlDeviceGetGpuInstanceById, nvml.gpu(), i) for i in (*unknown, 2**32 - 1)}
+        assert codes == {NOT_FOUND}
+        assert {nvml.info(pynvml.nvmlDeviceGetGpuInstanceById(nvml.gpu(), i)).id for i in ids} == ids
 
 
 def test_what_is_still_free_is_not_total_minus_created(nvml: Client) -> None:
@@ -150,3 +163,7 @@ def test_compute_placements_are_obeyed(nvml: Client) -> None:
     info = pynvml.nvmlComputeInstanceGetInfo(ci)
     assert (info.id, info.placement.start, info.placement.size) == (0, 2, 1)
     assert code_of(pynvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement, gi, 0, ctypes.byref(at)) == NO_ROOM
+    for start, size in ((1, 2), (1, 0), (3, 1)):
+        wrong = ctypes.byref(pynvml.c_nvmlComputeInstancePlacement_t(start, size))
+        refused = code_of(pynvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement, gi, 0, wrong)
+        assert refused == INVALID_ARGUMENT, (start, size)

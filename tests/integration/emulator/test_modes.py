@@ -106,6 +106,18 @@ def test_a_passthrough_vm_cannot_reset_its_gpu(make: Make) -> None:
         assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [1, 1]
 
 
+@pytest.mark.parametrize("model", ["a100-40gb", "h100-80gb-sxm5"])
+def test_a_reset_keeps_the_mode_and_what_is_made_again_has_new_uuids(make: Make, model: str) -> None:
+    emulator = make(model)
+    with open_nvml(emulator) as nvml:
+        before = {nvml.uuid_of(nvml.fill(nvml.create(9, start, 4))) for start in (0, 4)}
+        emulator.reset(0)
+        assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [1, 1]
+        assert nvml.mig_devices() == []
+        again = {nvml.uuid_of(nvml.fill(nvml.create(9, start, 4))) for start in (0, 4)}
+    assert len(before | again) == 4
+
+
 def test_reset_refuses_while_a_program_runs(make: Make) -> None:
     emulator = make()
     with open_nvml(emulator) as nvml:

@@ -23,6 +23,7 @@ count, found = ctypes.c_uint(), (pynvml.c_nvmlGpuInstance_t * 8)()
 large = pynvml.nvmlDeviceCreateGpuInstance(gpu, 9)
 small, empty = (pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, 19, at(start)) for start in (1, 2))
 filled = pynvml.nvmlGpuInstanceCreateComputeInstance(large, 0)
+inside_found = (pynvml.c_nvmlComputeInstance_t * 8)()
 if not readable:
     os.chmod(config, 0)
 
@@ -41,6 +42,10 @@ calls = [
     ("nvmlDeviceGetGpuInstanceById", gpu, pynvml.nvmlGpuInstanceGetInfo(large).id),
     ("nvmlDeviceGetGpuInstances", gpu, 9, found, ctypes.byref(count)),
     ("nvmlDeviceGetGpuInstanceRemainingCapacity", gpu, 9),
+    ("nvmlDeviceGetGpuInstancePossiblePlacements", gpu, 9, None, ctypes.byref(count)),
+    ("nvmlGpuInstanceGetComputeInstances", large, 0, inside_found, ctypes.byref(count)),
+    ("nvmlGpuInstanceGetComputeInstanceRemainingCapacity", large, 0),
+    ("nvmlGpuInstanceGetComputeInstancePossiblePlacements", large, 0, None, ctypes.byref(count)),
     ("nvmlDeviceCreateGpuInstanceWithPlacement", gpu, 19, at(0)),
     ("nvmlDeviceCreateGpuInstance", gpu, 19),
     ("nvmlGpuInstanceGetComputeInstanceById", large, 0),

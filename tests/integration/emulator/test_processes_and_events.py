@@ -1,18 +1,29 @@
 """Programs on instances (IN_USE), and events that clients wait for."""
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
 import pytest
 
-from dynamig.errors import Refused
+from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import Emulator
-from tests.integration.emulator.clients import IN_USE, LOST, Nvml, code_of, environment, open_nvml, run_python
+from tests.integration.emulator.clients import (
+    IN_USE,
+    LOST,
+    Nvml,
+    code_of,
+    environment,
+    open_nvml,
+    program_on,
+    run_python,
+)
 from tests.integration.emulator.conftest import Make
 
 Client = tuple[Emulator, Nvml]
@@ -40,6 +51,89 @@ def test_a_neighbour_is_not_busy(nvml: Client) -> None:
     with emulator.hold(0, client.info(busy).id):
         assert code_of(pynvml.nvmlGpuInstanceDestroy, busy) == IN_USE
         assert code_of(pynvml.nvmlGpuInstanceDestroy, idle) == 0
+
+
+def test_a_program_keeps_its_compute_instance_and_not_the_one_beside_it(nvml: Client) -> None:
+    emulator, client = nvml
+    gi = client.create(9, 4, 4)
+    held, idle = client.fill(gi, 0), client.fill(gi, 0)
+    number = client.info(gi).id
+    ids = [pynvml.nvmlComputeInstanceGetInfo(ci).id for ci in (held, idle)]
+    emulator.feed(["0 gpu0@4 used=600"])
+    with program_on(emulator, 0, number, ids[0]) as pid:
+        listed = [pynvml.nvmlDeviceGetComputeRunningProcesses(mig) for mig in client.mig_devices()]
+        assert [[(p.pid, p.computeInstanceId) for p in each] for each in listed] == [[(pid, ids[0])], []]
+        [seen] = pynvml.nvmlDeviceGetComputeRunningProcesses(client.gpu())
+        assert (seen.pid, seen.gpuInstanceId, seen.computeInstanceId) == (pid, number, ids[0])
+        assert seen.usedGpuMemory == 600 << 20
+        assert code_of(pynvml.nvmlComputeInstanceDestroy, held) == IN_USE
+        assert code_of(pynvml.nvmlComputeInstanceDestroy, idle) == 0
+        with pytest.raises(Unavailable, match=f"held by process {pid}"):
+            emulator.reset(0)
+    assert code_of(pynvml.nvmlComputeInstanceDestroy, held) == 0
+
+
+def test_who_holds_a_gpu_instance_runs_on_each_of_its_compute_instances(nvml: Client) -> None:
+    emulator, client = nvml
+    gi = client.create(9, 4, 4)
+    inside = [client.fill(gi, 0), client.fill(gi, 0)]
+    emulator.feed(["0 gpu0@4 used=600"])
+    number = client.info(gi).id
+    with program_on(emulator, 0, number) as all_of_it, program_on(emulator, 0, number, 1) as one:
+        listed = [pynvml.nvmlDeviceGetComputeRunningProcesses(mig) for mig in client.mig_devices()]
+        assert [sorted(p.pid for p in each) for each in listed] == [[all_of_it], sorted((all_of_it, one))]
+        assert {p.usedGpuMemory >> 20 for each in listed for p in each} == {300}
+        assert {code_of(pynvml.nvmlComputeInstanceDestroy, ci) for ci in inside} == {IN_USE}
+
+
+def test_a_program_that_has_opened_a_device_twice_is_listed_once(make: Make) -> None:
+    emulator = make(mig=False)
+    emulator.feed(["0 gpu0 used=600"])
+    with open_nvml(emulator) as nvml, emulator.hold(0), emulator.hold(0):
+        [process] = pynvml.nvmlDeviceGetComputeRunningProcesses(nvml.gpu())
+        assert (process.pid, process.usedGpuMemory) == (os.getpid(), 600 << 20)
+
+
+def test_what_cannot_be_looked_at_counts_as_held(nvml: Client) -> None:
+    emulator, client = nvml
+    gi = client.create(9, 4, 4)
+    ci, busy = client.fill(gi), emulator.directory / "state/busy"
+    number = client.info(gi).id
+    for name, call in (
+        (f"gpu0-gi{number}-ci0", lambda: pynvml.nvmlComputeInstanceDestroy(ci)),
+        (f"gpu0-gi{number}", lambda: pynvml.nvmlGpuInstanceDestroy(gi)),
+        ("gpu0", lambda: client.create(19, 0, 1)),
+    ):
+        (busy / name).unlink()
+        (busy / name).symlink_to(busy / name)  # no open of it succeeds, and it is not absent
+        assert code_of(call) == IN_USE, name
+        (busy / name).unlink()
+        (busy / name).touch()
+        assert code_of(call) == 0, name
+
+
+@pytest.mark.parametrize("inner", [True, False], ids=["compute instance", "GPU instance"])
+def test_nobody_gets_hold_of_an_instance_while_it_is_being_destroyed(make: Make, inner: bool) -> None:
+    emulator = make(trace=False)
+    with open_nvml(emulator) as client:
+        gi = client.create(9, 4, 4)
+        ci = client.fill(gi) if inner else None
+        name = f"gpu0-gi{client.info(gi).id}" + "-ci0" * inner
+        before = emulator.show().revision
+        events = emulator.directory / "state/events"
+        events.unlink()
+        os.mkfifo(events)
+        with (emulator.directory / "state/busy" / name).open() as opened:  # before it is unlinked
+            destroy = pynvml.nvmlComputeInstanceDestroy if inner else pynvml.nvmlGpuInstanceDestroy
+            writer = threading.Thread(target=destroy, args=(ci if inner else gi,))
+            writer.start()  # it stops inside the change: nobody reads the events
+            while emulator.show().revision == before:
+                time.sleep(0.001)
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            reader = os.open(events, os.O_RDONLY)
+            writer.join()
+            os.close(reader)
 
 
 def test_nothing_can_be_made_while_somebody_holds_the_whole_gpu(nvml: Client) -> None:
@@ -202,6 +296,72 @@ def test_changes_of_instances_are_events_and_waiting_blocks_nobody(nvml: Client)
     client.create(9, 4, 4)
     waiter.join(5)
     assert got == [0x100]
+
+
+def changes(events: object) -> int:
+    """How many changes of the MIG configuration wait for those who registered."""
+    count = 0
+    while code_of(lambda: pynvml.nvmlEventSetWait(events, 20)) == 0:
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        (lambda node: node.remove_foreign(0), 2),  # a compute instance and its GPU instance
+        (lambda node: node.reset(0), 2),
+        (lambda node: node.reload_driver(), 3),  # and the mode
+        (lambda node: node.reboot(), 3),
+        (lambda node: (node.remove_foreign(0), node.set_mig(0, False)), 3),
+        (lambda node: node.lose(0), 0),
+    ],
+    ids=["remove-foreign", "reset", "reload", "reboot", "mig off", "lose"],
+)
+def test_whatever_ends_an_instance_or_a_mode_tells_those_who_wait(
+    make: Make, operation: Callable[[Emulator], object], expected: int
+) -> None:
+    emulator = make("h100-80gb-sxm5:2")
+    emulator.foreign(0, "3g.40gb", 4)
+    with open_nvml(emulator) as nvml:
+        here, beside = pynvml.nvmlEventSetCreate(), pynvml.nvmlEventSetCreate()
+        pynvml.nvmlDeviceRegisterEvents(nvml.gpu(0), 0x108, here)
+        pynvml.nvmlDeviceRegisterEvents(nvml.gpu(1), 0x8, beside)
+        operation(emulator)
+        assert changes(here) == expected
+        assert changes(beside) == 0
+
+
+def test_registering_again_adds_types_and_others_are_not_delivered(nvml: Client) -> None:
+    emulator, client = nvml
+    both, changes_only = pynvml.nvmlEventSetCreate(), pynvml.nvmlEventSetCreate()
+    for kind in (0x8, 0x100):
+        pynvml.nvmlDeviceRegisterEvents(client.gpu(), kind, both)
+    pynvml.nvmlDeviceRegisterEvents(client.gpu(), 0x100, changes_only)
+    emulator.xid(0, 31)
+    assert code_of(pynvml.nvmlEventSetWait, changes_only, 20) == 10
+    client.create(9, 4, 4)
+    assert [pynvml.nvmlEventSetWait(both, 20).eventType for _ in range(2)] == [0x8, 0x100]
+    assert pynvml.nvmlEventSetWait(changes_only, 20).eventType == 0x100
+
+
+def test_a_mig_device_has_no_events_of_its_own(nvml: Client) -> None:
+    emulator, client = nvml
+    client.fill(client.create(9, 4, 4))
+    [mig] = client.mig_devices()
+    events = pynvml.nvmlEventSetCreate()
+    assert code_of(pynvml.nvmlDeviceRegisterEvents, mig, 0x8, events) == 3
+    emulator.xid(0, 31)
+    assert code_of(pynvml.nvmlEventSetWait, events, 20) == 10
+
+
+def test_an_event_set_ends_with_the_nvml_that_made_it(make: Make) -> None:
+    emulator = make()
+    with open_nvml(emulator):
+        old = pynvml.nvmlEventSetCreate()
+    with open_nvml(emulator) as nvml:
+        assert code_of(pynvml.nvmlDeviceRegisterEvents, nvml.gpu(), 0x8, old) == 2
+        assert code_of(pynvml.nvmlEventSetWait, old, 20) == 2
 
 
 def test_types_that_are_not_supported_are_refused(nvml: Client) -> None:

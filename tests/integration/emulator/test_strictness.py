@@ -86,6 +86,15 @@ def test_a_vgpu_guest_cannot_change_its_geometry(make: Make) -> None:
         assert code_of(pynvml.nvmlDeviceSetMigMode, nvml.gpu(), 0) == NOT_SUPPORTED
 
 
+def test_a_vgpu_guest_cannot_destroy_either(make: Make) -> None:
+    emulator = make(virtualization="vgpu")
+    gi = emulator.foreign(0, "1g.10gb", 0, compute_instance=False)  # as its host makes it
+    with open_nvml(emulator) as nvml:
+        handle = pynvml.nvmlDeviceGetGpuInstanceById(nvml.gpu(), gi)
+        assert code_of(pynvml.nvmlGpuInstanceDestroy, handle) == NOT_SUPPORTED
+    assert [i.gi_id for i in emulator.show().gpus[0].gpu_instances] == [gi]
+
+
 def test_profile_ids_of_other_gpus_are_not_supported_here(nvml: Client) -> None:
     _, client = nvml
     assert code_of(client.free, 21) == NOT_SUPPORTED

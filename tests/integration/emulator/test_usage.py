@@ -6,6 +6,7 @@ import ctypes
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -13,8 +14,17 @@ import pytest
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import Emulator
-from tests.integration.emulator.clients import INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Nvml, code_of, open_nvml
+from tests.integration.emulator.clients import (
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    Nvml,
+    code_of,
+    open_nvml,
+    program_on,
+)
 from tests.integration.emulator.conftest import Make
+from tests.integration.emulator.test_unknown_models import entry, profile, write
 
 Client = tuple[Emulator, Nvml]
 MIB = 2**20
@@ -24,8 +34,8 @@ PERIOD_US = 167000
 
 def test_a_mig_device_uses_what_was_fed_for_its_place(nvml: Client) -> None:
     emulator, client = nvml
-    for profile, start, size in ((9, 4, 4), (19, 0, 1)):
-        client.fill(client.create(profile, start, size))
+    for kind, start, size in ((9, 4, 4), (19, 0, 1)):
+        client.fill(client.create(kind, start, size))
     emulator.feed(["0 gpu0@4 used=9000", "0 gpu0@0 used=20000  # more than 1g.10gb has"])
     by_size = {m.total // MIB: m for m in map(pynvml.nvmlDeviceGetMemoryInfo, client.mig_devices())}
     assert (by_size[40448].used, by_size[40448].free) == (9000 * MIB, (40448 - 9000) * MIB)
@@ -35,6 +45,19 @@ def test_a_mig_device_uses_what_was_fed_for_its_place(nvml: Client) -> None:
     assert gpu.used + gpu.free == gpu.total
     emulator.feed([])
     assert pynvml.nvmlDeviceGetMemoryInfo(client.gpu()).used == 0
+
+
+def test_the_free_memory_of_a_gpu_never_falls_below_none(make: Make, tmp_path: Path) -> None:
+    """Instances that in their sum have more than the GPU, as a file of one's own may say."""
+    small = profile("1g.3gb", 1, 1, [0, 1], 1, constant=0)
+    large = profile("1g.6gb", 2, 1, [2, 3], 1, constant=1) | {"memory_mib": 8000}
+    emulator = make("twice", geometry=write(tmp_path / "g.yaml", entry("Twice", 4, [small, large])))
+    with open_nvml(emulator) as nvml:
+        for number, start in ((1, 0), (1, 1), (2, 2), (2, 3)):
+            nvml.fill(nvml.create(number, start, 1))
+        emulator.feed([f"0 gpu0@{start} used=8000" for start in (2, 3)] + ["0 gpu0@0 used=4000"])
+        memory = pynvml.nvmlDeviceGetMemoryInfo(nvml.gpu())
+        assert (memory.used, memory.free) == (memory.total, 0)
 
 
 def test_a_whole_gpu_has_utilisation_and_sensors_with_mig_off(make: Make) -> None:
@@ -149,7 +172,7 @@ def test_no_process_that_did_something_is_not_found(make: Make) -> None:
 def test_those_who_hold_a_gpu_share_its_memory_and_its_time(make: Make) -> None:
     emulator = make(mig=False)
     emulator.feed(["0 gpu0 used=600 gpu=80 memory=40"])
-    with open_nvml(emulator) as nvml, emulator.hold(0), emulator.hold(0):
+    with open_nvml(emulator) as nvml, program_on(emulator, 0), emulator.hold(0):
         processes = pynvml.nvmlDeviceGetComputeRunningProcesses(nvml.gpu())
         assert [p.usedGpuMemory for p in processes] == [300 * MIB] * 2
         samples = pynvml.nvmlDeviceGetProcessUtilization(nvml.gpu(), 0)

@@ -125,7 +125,7 @@ def test_usage_is_fed_from_a_file_or_from_standard_input(node: Path, tmp_path: P
     assert answer("feed", node, usage) == {"records": 2}
     assert answer("feed", usage, DYNAMIG_EMULATOR_DIR=str(node)) == {"records": 2}
     done = CliRunner().invoke(app, ["feed", str(node), "-"], input="0 gpu1 milliwatt=300000\n")
-    assert "1 records" in done.stdout
+    assert "1 record of usage" in done.stdout
     assert "nothing is used" in run("feed", node, "/dev/null")
     usage.write_text("0 gpu0 used=lots\n")
     with pytest.raises(Refused, match="BAD_USAGE"):

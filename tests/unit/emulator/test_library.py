@@ -38,15 +38,20 @@ def test_symbols_are_those_that_are_exported_and_defined(library: Path) -> None:
     assert symbols_of(library) == ["nvmlDeviceGetCount_v2", "nvmlDeviceGetName", "nvmlInit_v2"]
 
 
-@pytest.mark.parametrize("call", ["nvmlInit_v2", "nvmlDevice*", "nvml?nit_v[0-9]"])
+@pytest.mark.parametrize("call", ["nvmlInit_v2", "nvmlInit", "nvmlDevice*", "nvml?nit_v[0-9]"])
 def test_calls_and_patterns_that_hit_something_are_taken(library: Path, call: str) -> None:
     known_call(call, library)
 
 
 @pytest.mark.parametrize(
-    ("call", "near"), [("nvmlDeviceGetNam", "nvmlDeviceGetName"), ("nvmlInit", "nvmlInit_v2"), ("nvmlFoo*", "nvml.h")]
+    ("call", "near"), [("nvmlDeviceGetNam", "nvmlDeviceGetName"), ("nvmlInitv2", "nvmlInit_v2"), ("nvmlFoo*", "nvml.h")]
 )
 def test_a_misspelt_call_is_refused_with_what_is_near(library: Path, call: str, near: str) -> None:
     with pytest.raises(Refused, match="UNKNOWN_CALL") as told:
         known_call(call, library)
     assert near in told.value.next_step
+
+
+def test_a_symbol_that_answers_no_code_is_refused(library: Path) -> None:
+    with pytest.raises(Refused, match="nvmlErrorString answers a text"):
+        known_call("nvmlErrorString", library)

@@ -20,8 +20,20 @@ from dynamig.errors import Conflict, Refused, Unavailable
 from dynamig.testing.emulator import faults, latency, layout, making, tree, usage
 from dynamig.testing.emulator.faults import NvmlReturn, SeenFault, TracedCall
 from dynamig.testing.emulator.geometry import load_geometry
-from dynamig.testing.emulator.library import foreign_instance, known_call, switch_mig
-from dynamig.testing.emulator.node import DIRTY, Node, changing, damaged, files_of, is_locked, read_models, read_node
+from dynamig.testing.emulator.library import foreign_instance, known_call, refusal, switch_mig
+from dynamig.testing.emulator.node import (
+    DIRTY,
+    Node,
+    append_event,
+    changing,
+    files_of,
+    holders,
+    is_locked,
+    locked,
+    read_models,
+    read_node,
+    remedy,
+)
 
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
 _LARGEST_XID = 999  # NVIDIA's catalogue of XIDs has three digits at most
@@ -140,7 +152,7 @@ class Emulator:
         try:
             making.make_node(self.directory, plan)
         except OSError as error:
-            raise Unavailable("NODE_UNWRITABLE", f"{self.directory}: {error}", "choose a directory of yours") from error
+            raise Unavailable("NODE_UNWRITABLE", f"{self.directory}: {error}", remedy(error)) from error
         return self.show()
 
     # ---- looking
@@ -167,7 +179,10 @@ class Emulator:
 
     def follow(self, *, poll: float = 0.05) -> Iterator[TracedCall]:
         """Calls as they happen, from now on, without end."""
-        with self._trace_file().open(errors="replace") as lines:
+        path = self._trace_file()
+        with files_of(self.directory):
+            lines = path.open(errors="replace")
+        with lines:
             lines.seek(0, os.SEEK_END)
             kept = ""
             while True:
@@ -206,9 +221,10 @@ class Emulator:
     ) -> SeenFault:
         """`call` answers `code` from its nth call on, `count` times; `count` 0: for ever.
 
-        `call` is a symbol or a pattern such as `nvmlDeviceCreate*`. Calls of all processes are counted together, from
-        now. `after`: the work is done all the same, only the answer is wrong. Raises Refused UNKNOWN_CALL, here and
-        for other faults, if the library has no such symbol.
+        `call` is a symbol or a pattern such as `nvmlDeviceCreate*`; a symbol without its version, `nvmlDeviceGetCount`,
+        is all its versions. Calls of all processes are counted together, from now. `after`: the work is done all the
+        same, only the answer is wrong.
+        Raises Refused UNKNOWN_CALL, here and for other faults, if the library has no such symbol.
         """
         flags = layout.FAULT_AFTER if after else 0
         return self._order(call, layout.FAULT_FAIL, code=int(code), nth=nth, count=count, gpu=gpu, flags=flags)
@@ -244,7 +260,9 @@ class Emulator:
             raise Refused("BAD_FAULT", f"nth {nth}", "the first call is 1")
         for name, number in {"nth": nth, **fields}.items():
             if not 0 <= number <= layout.LARGEST:
-                raise Refused("BAD_FAULT", f"{name} {number}", f"0 to {layout.LARGEST}; us: up to 71 minutes")
+                longest = f"0 to {layout.LARGEST} microseconds, which are 71 minutes"
+                allowed = longest if name.endswith("_us") else f"0 to {layout.LARGEST}"
+                raise Refused("BAD_FAULT", f"{name} {number}", allowed)
         known_call(call, self._library)
         if gpu is not None:
             self._gpu_number(gpu)
@@ -269,7 +287,10 @@ class Emulator:
         if start not in (starts := _starts(model, profile_id)):
             listed = "at one of " + ", ".join(map(str, starts))
             raise Refused("NVML_INVALID_ARGUMENT", f"GPU {gpu}: {profile} cannot start at slice {start}", listed)
-        return foreign_instance(self.directory, self._library, gpu, profile_id, start, with_ci=compute_instance)
+        code, made = foreign_instance(self.directory, self._library, gpu, profile_id, start, with_ci=compute_instance)
+        [size] = [p.memory_slices for p in model.profiles[: model.profile_count] if p.id == profile_id]
+        self._check(code, gpu, f"{profile} at {start}", range(start, start + size))
+        return made
 
     def remove_foreign(self, gpu: int, gi_id: int | None = None) -> tuple[int, ...]:
         """Whoever made it takes this foreign instance away, or all on the GPU; returns their ids.
@@ -285,33 +306,39 @@ class Emulator:
                 raise Refused("NOT_FOREIGN", f"GPU {gpu} has no foreign GPU instance {gi_id}", f"foreign: {listed}")
             ended = foreign if gi_id is None else [gi_id]
             for number in ended:
-                if is_locked(self.directory / "state/busy" / f"gpu{gpu}-gi{number}"):
-                    raise Unavailable("IN_USE", f"GPU instance {number} of GPU {gpu} is held by a program", "end it")
+                if held := [name for name in _busy_names(gpu, living, number) if self._held(name)]:
+                    what = f"GPU instance {number} of GPU {gpu} is held by {self._programs(held)}"
+                    raise Unavailable("IN_USE", what, "end it")
             self._end(node, gpu, ended)
         return tuple(ended)
 
     def set_mig(self, gpu: int, on: bool) -> None:
         """As `nvidia-smi -mig`: MIG mode is switched, or pending until `reset` where the model needs that (Ampere).
 
-        Raises Refused NVML_IN_USE while instances live or a program runs.
+        Raises Refused NVML_IN_USE while instances live.
         """
         self._gpu_number(gpu)
-        switch_mig(self.directory, self._library, gpu, on=on)
+        code = switch_mig(self.directory, self._library, gpu, on=on)
+        self._check(code, gpu, f"MIG mode {'on' if on else 'off'}")
 
     @contextmanager
-    def hold(self, gpu: int, gi_id: int | None = None) -> Iterator[None]:
-        """A program runs on the GPU instance, or on the whole GPU: destroying it is IN_USE while the block lasts."""
-        self._gpu_number(gpu)
-        name = f"gpu{gpu}" if gi_id is None else f"gpu{gpu}-gi{gi_id}"
-        try:
-            descriptor = os.open(self.directory / "state/busy" / name, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            self._living(gpu, gi_id, None)
-            raise damaged(self.directory, str(error)) from error
+    def hold(self, gpu: int, gi_id: int | None = None, ci_id: int | None = None) -> Iterator[None]:
+        """A program runs on the compute instance, the GPU instance with all in it, or the whole GPU.
+
+        Destroying it is IN_USE while the block lasts. Raises Refused NO_SUCH_INSTANCE.
+        """
+        self._living(gpu, gi_id, ci_id)
+        name = _busy_name(gpu, gi_id, ci_id)
+        with files_of(self.directory):
+            try:
+                descriptor = os.open(self.directory / "state/busy" / name, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self._living(gpu, gi_id, ci_id)  # else it has just been destroyed
+                raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if os.fstat(descriptor).st_nlink == 0:
-                what = f"GPU instance {gi_id} of GPU {gpu} has just been destroyed"
+                what = f"what was to be held, {name}, has just been destroyed"
                 raise Refused("NO_SUCH_INSTANCE", what, f"dynamig emulator show {self.directory}")
             yield
         finally:
@@ -327,13 +354,8 @@ class Emulator:
             raise Refused("BAD_XID", f"XID {code}", f"1 to {_LARGEST_XID}, such as 79: fell off the bus")
         self._living(gpu, gi_id, ci_id)
         gi, ci = (layout.NO_ID if number is None else number for number in (gi_id, ci_id))
-        event = layout.Event(type=XID_EVENT, data=code, gpu=gpu, gi_id=gi, ci_id=ci)
-        with files_of(self.directory):
-            descriptor = os.open(self.directory / "state/events", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, bytes(event))
-        finally:
-            os.close(descriptor)
+        with locked(self.directory / "state/lock"):
+            append_event(self.directory, layout.Event(type=XID_EVENT, data=code, gpu=gpu, gi_id=gi, ci_id=ci))
 
     def feed(self, lines: Iterable[str]) -> int:
         """Devices use what the text says, from now on; returns how many records.
@@ -363,8 +385,7 @@ class Emulator:
             if node.gpus[gpu].lost:
                 back = f"dynamig emulator lose {self.directory} {gpu} --back, or reboot"
                 raise Unavailable("GPU_IS_LOST", f"GPU {gpu} fell off the bus: a reset does not reach it", back)
-            if self._busy(gpu, node.gpus[gpu]):
-                raise Unavailable("IN_USE", f"GPU {gpu} is held by a program", "end it, or reboot the node")
+            self._refuse_if_held(gpu, node.gpus[gpu])
             self._end_instances(node, gpu)
             node.gpus[gpu].mig_current = node.gpus[gpu].mig_pending
 
@@ -386,8 +407,7 @@ class Emulator:
         """
         with changing(self.directory) as node:
             for number, gpu in enumerate(node.gpus):
-                if self._busy(number, gpu):
-                    raise Unavailable("IN_USE", f"GPU {number} is held by a program", "end it, or reboot the node")
+                self._refuse_if_held(number, gpu)
             self._driver_starts(node)
         return self.show()
 
@@ -416,15 +436,34 @@ class Emulator:
             (self.directory / f"dev/nvidia-caps/nvidia-cap{capability}").unlink(missing_ok=True)
         for gi_id in ended:
             shutil.rmtree(self._capabilities_of(gpu) / f"gi{gi_id}", ignore_errors=True)
-            (self.directory / f"state/busy/gpu{number}-gi{gi_id}").unlink(missing_ok=True)
+            for name in _busy_names(number, gpu, gi_id):
+                (self.directory / "state/busy" / name).unlink(missing_ok=True)
         layout.keep(gpu, lambda gi_id: gi_id not in ended)
 
     def _capabilities_of(self, gpu: layout.Gpu) -> Path:
         return self.directory / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig"
 
-    def _busy(self, number: int, gpu: layout.Gpu) -> bool:
-        names = [f"gpu{number}", *(f"gpu{number}-gi{gi.id}" for gi in gpu.gis[: gpu.gi_count])]
-        return any(is_locked(self.directory / "state/busy" / name) for name in names)
+    def _refuse_if_held(self, number: int, gpu: layout.Gpu) -> None:
+        inside = (name for gi in gpu.gis[: gpu.gi_count] for name in _busy_names(number, gpu, gi.id))
+        if held := [name for name in (_busy_name(number), *inside) if self._held(name)]:
+            what = f"GPU {number} is held by {self._programs(held)}"
+            raise Unavailable("IN_USE", what, "end it, or reboot the node")
+
+    def _held(self, name: str) -> bool:
+        return is_locked(self.directory / "state/busy" / name)
+
+    def _programs(self, held: Iterable[str]) -> str:
+        """`process 123` of those that hold these files of state/busy."""
+        pids = sorted({pid for name in held for pid in holders(self.directory / "state/busy" / name)})
+        return "process " + ", ".join(map(str, pids)) if pids else "a program"
+
+    def _check(self, code: NvmlReturn, gpu: int, what: str, slices: range = range(layout.MAX_SLICES)) -> None:
+        """Raises Refused NVML_<code> for what the library refused, with what lives on these memory slices."""
+        if code is not NvmlReturn.SUCCESS:
+            living = self.show().gpus[gpu].gpu_instances
+            there = [gi for gi in living if gi.start < slices.stop and slices.start < gi.start + gi.size]
+            listed = ", ".join(f"GPU instance {gi.gi_id} ({gi.profile}@{gi.start})" for gi in there)
+            raise refusal(code, f"GPU {gpu}: {what}", self.directory, listed)
 
     def _living(self, gpu: int, gi_id: int | None, ci_id: int | None) -> None:
         self._gpu_number(gpu)
@@ -440,6 +479,18 @@ class Emulator:
         count = read_node(self.directory).head.gpu_count
         if not 0 <= gpu < count:
             raise Refused("NO_SUCH_GPU", f"{self.directory} has no GPU {gpu}", f"0 to {count - 1}")
+
+
+def _busy_name(gpu: int, gi_id: int | None = None, ci_id: int | None = None) -> str:
+    """The lock file in state/busy of a GPU, a GPU instance or a compute instance (emulator/src/busy.c)."""
+    inside = "" if gi_id is None else f"-gi{gi_id}"
+    return f"gpu{gpu}{inside}" + ("" if ci_id is None else f"-ci{ci_id}")
+
+
+def _busy_names(number: int, gpu: layout.Gpu, gi_id: int) -> list[str]:
+    """Of a GPU instance and all that is in it."""
+    inside = [ci.id for ci in gpu.cis[: gpu.ci_count] if ci.gi_id == gi_id]
+    return [_busy_name(number, gi_id), *(_busy_name(number, gi_id, ci) for ci in inside)]
 
 
 def _capabilities(head: layout.NodeHead, gpu: layout.Gpu, of: Collection[int]) -> Iterator[int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import layout
-from dynamig.testing.emulator.node import files_of, locked
+from dynamig.testing.emulator.node import append, files_of, locked
 
 
 class NvmlReturn(IntEnum):
@@ -150,12 +150,12 @@ def order_fault(directory: Path, fault: layout.Fault) -> None:
     path = directory / "state" / "faults"
     size = ctypes.sizeof(layout.Fault)
     with locked(path) as descriptor:
-        if os.fstat(descriptor).st_size >= layout.MAX_FAULTS * size:
+        if os.fstat(descriptor).st_size > (layout.MAX_FAULTS - 1) * size:
             raise Refused(
                 "TOO_MANY_FAULTS", f"{path} holds {layout.MAX_FAULTS} faults", "dynamig emulator clear-faults"
             )
         fault.id = time.time_ns()
-        os.pwrite(descriptor, bytes(fault), os.fstat(descriptor).st_size)
+        append(descriptor, bytes(fault))
 
 
 def read_faults(directory: Path) -> list[layout.Fault]:

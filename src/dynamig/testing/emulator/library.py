@@ -10,6 +10,7 @@ import ctypes
 import difflib
 import fnmatch
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator.faults import NvmlReturn
 
 NAME = "libnvidia-ml.so.1"
+
+TEXTS = ("nvmlErrorString",)
+"""Symbols that answer no nvmlReturn_t; generate.py gives them no wrapper."""
 
 SHT_DYNSYM, SHN_UNDEF, ELF64_SYM = 11, 0, 24
 """Section type, section index and size of a symbol (elf(5), 64 bit)."""
@@ -45,7 +49,10 @@ def known_call(call: str, library: Path | None) -> None:
         symbols = symbols_of(find_library(library))
     except Unavailable:
         return
-    if not fnmatch.filter(symbols, call):
+    if call in TEXTS:
+        raise Refused("UNKNOWN_CALL", f"{call} answers a text and no code: nothing strikes it", "name another call")
+    unversioned = [re.sub(r"_v\d+$", "", symbol) for symbol in symbols]
+    if not fnmatch.filter(symbols, call) and call not in unversioned:
         near = difflib.get_close_matches(call, symbols, n=4) or ["any symbol of nvml.h"]
         raise Refused("UNKNOWN_CALL", f"NVML has no call {call!r}", f"near: {', '.join(near)}")
 
@@ -68,19 +75,31 @@ def symbols_of(library: Path) -> list[str]:
 
 def foreign_instance(
     directory: Path, library: Path | None, gpu: int, profile_id: int, start: int, *, with_ci: bool
-) -> int:
-    """The id of the new GPU instance. Raises Refused NVML_<code>."""
-    arguments = map(str, (gpu, profile_id, start, int(with_ci)))
-    return _ask(directory, library, f"GPU {gpu}: profile {profile_id} at {start}", "foreign", *arguments)
+) -> tuple[NvmlReturn, int]:
+    """(code, id of the new GPU instance)."""
+    return _ask(directory, library, "foreign", *map(str, (gpu, profile_id, start, int(with_ci))))
 
 
-def switch_mig(directory: Path, library: Path | None, gpu: int, *, on: bool) -> None:
-    """MIG mode is switched, or pending. Raises Refused NVML_<code>."""
-    _ask(directory, library, f"GPU {gpu}: MIG mode {'on' if on else 'off'}", "mig", str(gpu), str(int(on)))
+def switch_mig(directory: Path, library: Path | None, gpu: int, *, on: bool) -> NvmlReturn:
+    """MIG mode is switched, or pending, if the answer is SUCCESS."""
+    return _ask(directory, library, "mig", str(gpu), str(int(on)))[0]
 
 
-def _ask(directory: Path, library: Path | None, what: str, *arguments: str) -> int:
-    """What the helper answers. Raises Refused NVML_<code>."""
+def refusal(code: NvmlReturn, what: str, directory: Path, living: str) -> Refused:
+    """The library's refusal, with the reason. `living`: instances that are in the way, empty if none is."""
+    in_the_way = f"in the way: {living or 'no instance, but engines or ids that others have'}"
+    next_step = {
+        NvmlReturn.IN_USE: in_the_way,
+        NvmlReturn.INSUFFICIENT_RESOURCES: in_the_way,
+        NvmlReturn.NO_PERMISSION: f"act as the owner of {directory}, with the right to make device nodes there",
+        NvmlReturn.OPERATING_SYSTEM: f"its files cannot be written: is the file system of {directory} full?",
+        NvmlReturn.GPU_IS_LOST: f"bring the GPU back: dynamig emulator lose {directory} GPU --back",
+    }.get(code, f"dynamig emulator show {directory}")
+    return Refused(f"NVML_{code.name}", f"{what}: {code.name}", next_step)
+
+
+def _ask(directory: Path, library: Path | None, *arguments: str) -> tuple[NvmlReturn, int]:
+    """The helper's code and answer."""
     environment = {**os.environ, "DYNAMIG_EMULATOR_DIR": str(directory.absolute()), "DYNAMIG_EMULATOR_TRACE": "0"}
     command = [sys.executable, str(Path(__file__)), str(find_library(library)), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -88,10 +107,7 @@ def _ask(directory: Path, library: Path | None, what: str, *arguments: str) -> i
     if done.returncode != 0 or len(words) != 2:
         raise Unavailable("CONTROL_FAILED", done.stderr.strip() or "the helper ended without an answer", "see above")
     code, answer = map(int, words)
-    if code != 0:
-        name = NvmlReturn(code).name
-        raise Refused(f"NVML_{name}", f"{what}: {name}", f"dynamig emulator show {directory}")
-    return answer
+    return NvmlReturn(code), answer
 
 
 def _helper(library: str, what: str, *numbers: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 import uuid
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ _CUDA_OF_BRANCH = (  # newest CUDA that a driver branch supports (CUDA release n
 
 _KERNEL_CAP_GIS, _KERNEL_CAP_CIS = 15, 8
 
+_DIGITS = len(str(layout.MAX_GPUS)) + 1
+"""Of a count: a longer one is too many by its first."""
+_AT_MOST = f"at most {layout.MAX_GPUS}"
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -42,20 +47,38 @@ def parse_gpus(text: str) -> list[str]:
     """`h100-80gb-sxm5:2,a30-24gb` is two H100 and one A30. Raises Refused BAD_GPUS."""
     keys: list[str] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(?P<key>[a-z0-9-]+)(:(?P<count>\d+))?", part.strip())
+        match = re.fullmatch(r"(?P<key>[^:]+)(:0*(?P<count>\d+))?", part.strip())
         if not match:
             raise Refused("BAD_GPUS", f"{part!r} is not model:count", "such as h100-80gb-sxm5:2,a30-24gb:1")
-        if (count := int(match["count"] or 1)) == 0:
+        count = int((match["count"] or "1")[:_DIGITS])
+        if count == 0:
             raise Refused("BAD_GPUS", f"{part!r} asks for no GPU", "leave it out, or count from 1")
+        if len(keys) + count > layout.MAX_GPUS:
+            raise Refused("BAD_GPUS", f"{text!r} asks for more GPUs than the driver's table has", _AT_MOST)
         keys += [match["key"]] * count
-    if len(keys) > layout.MAX_GPUS:
-        raise Refused("BAD_GPUS", f"{len(keys)} GPUs; the driver's table has {layout.MAX_GPUS}", "ask for fewer")
     return keys
 
 
 def make_node(directory: Path, plan: Plan) -> None:
-    """Everything is in place; DIR/state/node comes last, so that no client meets half a node."""
+    """Everything is in place, or nothing new; DIR/state/node comes last, so that no client meets half a node."""
     branch = _branch(plan.driver_version)
+    was_there = directory.is_dir()
+    try:
+        _fill(directory, plan, branch)
+    except BaseException:
+        _clear(directory, was_there=was_there)
+        raise
+
+
+def _clear(directory: Path, *, was_there: bool) -> None:
+    """The directory, empty before or not there, is so again."""
+    for path in list(directory.iterdir()) if directory.is_dir() else ():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if not was_there and directory.is_dir():
+        directory.rmdir()
+
+
+def _fill(directory: Path, plan: Plan, branch: int) -> None:
     majors = tree.Majors.free()
     gis, cis = _capability_table(plan.models)
     for name in ("state/busy", "proc", "sys"):

@@ -6,6 +6,7 @@ The library does the same from C; emulator/src/state.c explains why a reader nee
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import threading
@@ -20,6 +21,8 @@ from dynamig.testing.emulator import layout
 
 H = TypeVar("H", layout.NodeHead, layout.ModelsHead)
 S = TypeVar("S", layout.Gpu, layout.Model)
+
+MIG_CONFIG_CHANGE = 0x100  # nvmlEventMigConfigChange
 
 DIRTY = "state/tree.dirty"
 """There while files beside NVML may differ from the state (emulator/src/tree.c)."""
@@ -79,27 +82,77 @@ def changing(directory: Path) -> Iterator[Node]:
     """The node as it is, under the lock; what the block makes of it is the node afterwards, unless it raises.
 
     A tree that an earlier writer left half changed stays marked so: the library's next change puts it right.
+    Clients that wait for events are told of instances that are gone and of MIG modes that are others.
     """
-    with locked(directory / "state" / "lock"), files_of(directory):
+    with locked(directory / "state" / "lock"):
         node = read_node(directory)
+        before = [_mig_state(gpu) for gpu in node.gpus]
         already_dirty = (directory / DIRTY).exists()
         yield node
         node.head.revision += 1
         replace(directory / "state" / "node", node.dump())
         if not already_dirty:
             (directory / DIRTY).unlink(missing_ok=True)
+        for event in _mig_changes(before, [_mig_state(gpu) for gpu in node.gpus]):
+            append_event(directory, event)
+
+
+def _mig_state(gpu: layout.Gpu) -> tuple[int, int]:
+    """How many instances live, of both kinds, and the MIG mode."""
+    return gpu.gi_count + gpu.ci_count, gpu.mig_current
+
+
+def _mig_changes(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> Iterator[layout.Event]:
+    """One for each instance that is gone and each mode that is another, as from the library's own calls."""
+    for gpu, ((lived, mode), (live, mode_now)) in enumerate(zip(before, after, strict=True)):
+        for _ in range(lived - live + (mode != mode_now)):
+            yield layout.Event(type=MIG_CONFIG_CHANGE, gpu=gpu, gi_id=layout.NO_ID, ci_id=layout.NO_ID)
+
+
+def append_event(directory: Path, event: layout.Event) -> None:
+    """Clients that wait get the event. The caller holds the node lock."""
+    descriptor = os.open(directory / "state/events", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        append(descriptor, bytes(event))
+    finally:
+        os.close(descriptor)
+
+
+def append(descriptor: int, record: bytes) -> None:
+    """The file ends with the record, whole; on a full disk it is as before, and OSError is raised."""
+    end = os.fstat(descriptor).st_size
+    os.lseek(descriptor, 0, os.SEEK_END)
+    try:
+        if os.write(descriptor, record) == len(record):
+            return
+    except OSError:
+        os.ftruncate(descriptor, end)
+        raise
+    os.ftruncate(descriptor, end)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """An exclusive flock on an existing file; the descriptor is open for reading and writing."""
+    """An exclusive flock on an existing file of DIR/state; the descriptor is open for reading and writing.
+
+    Errors of the node's files leave the block as `files_of` has them.
+    """
     with files_of(path.parents[1]):
         descriptor = _open_lock(path, os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        _close_lock(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            _close_lock(descriptor)
+
+
+def holders(path: Path) -> list[int]:
+    """Pids with a shared flock on the file; none where /proc/locks names the device otherwise than stat."""
+    status = path.stat()
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    found = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return sorted({int(words[4]) for words in found if words[1] == "FLOCK" and words[3] == "READ" and device in words})
 
 
 def is_locked(path: Path) -> bool:
@@ -175,7 +228,18 @@ def files_of(directory: Path) -> Iterator[None]:
         what = f"{directory} is not an emulated node" if directory.exists() else f"there is no {directory}"
         raise Refused("NOT_A_NODE", what, f"dynamig emulator init {directory} --gpus ...") from error
     except OSError as error:
-        raise Unavailable("NODE_FILES", f"the emulated node {directory}: {error}", "whose is it?") from error
+        raise Unavailable("NODE_FILES", f"the emulated node {directory}: {error}", remedy(error)) from error
+
+
+def remedy(error: OSError) -> str:
+    """What to do about files that cannot be written or read."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room on its file system"
+    if error.errno == errno.EROFS:
+        return "its file system is mounted read-only: use the node where it can be written to"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "act as its owner, or choose a directory of yours"
+    return "see the reason, and whether the directory can be used"
 
 
 def damaged(directory: Path, what: str) -> Refused:

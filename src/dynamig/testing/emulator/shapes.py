@@ -7,26 +7,31 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 COUNT, POSITIVE, TEXT, SWITCH = "a whole number from 0", "a whole number from 1", "a text", "true or false"
+MOST = 4095
+SMALL = f"a whole number from 0 to {MOST}"
+"""Of engines, instances and NVML's constants: clients ask for constant after constant up to the last one."""
 PCI_ID, CAPABILITY = "a PCI id such as 0x233010DE", "a version such as 9.0"
 
 _PATTERNS = {PCI_ID: re.compile(r"(0x)?[0-9a-fA-F]{1,8}"), CAPABILITY: re.compile(r"\d+\.\d+")}
 
 _COMPUTE_PROFILE = {
-    **dict.fromkeys(("nvml_profile", "id", "sms", "max_instances"), COUNT),
+    "id": COUNT,
+    **dict.fromkeys(("nvml_profile", "sms", "max_instances"), SMALL),
     "compute_slices": POSITIVE,
     "starts": [COUNT],
 }
 _PROFILE = {
     "name": TEXT,
-    **dict.fromkeys(("gi_profile_id", "compute_slices", "memory_slices", "memory_mib", "sms", "max_instances"), COUNT),
-    **dict.fromkeys(("copy_engines", "decoders", "encoders", "jpeg", "ofa"), COUNT),
-    "nvml_profile": {"value": COUNT},
+    **dict.fromkeys(("gi_profile_id", "compute_slices", "memory_slices", "memory_mib"), COUNT),
+    **dict.fromkeys(("sms", "max_instances", "copy_engines", "decoders", "encoders", "jpeg", "ofa"), SMALL),
+    "nvml_profile": {"value": SMALL},
     "placements": {"starts": [COUNT], "size": POSITIVE},
     "compute_profiles": [_COMPUTE_PROFILE],
 }
 MODEL: Mapping[str, Any] = {
     "architecture": TEXT,
-    **dict.fromkeys(("device_memory_mib", "device_sms", "total_compute_slices", "total_memory_slices"), COUNT),
+    "device_sms": SMALL,
+    **dict.fromkeys(("device_memory_mib", "total_compute_slices", "total_memory_slices"), COUNT),
     "mig_toggle_needs_reset": SWITCH,
     "cuda_compute_capability": CAPABILITY,
     "nvidia_smi_names": [TEXT],
@@ -54,8 +59,9 @@ def wrong(value: Any, form: Any = MODEL, place: str = "") -> Iterator[str]:
 
 
 def _is(value: Any, form: str) -> bool:
-    if form in (COUNT, POSITIVE):
-        return type(value) is int and (0 if form == COUNT else 1) <= value < 2**32
+    if form in (COUNT, POSITIVE, SMALL):
+        least, most = int(form == POSITIVE), MOST if form == SMALL else 2**32 - 1
+        return type(value) is int and least <= value <= most
     if form == SWITCH:
         return isinstance(value, bool)
     if form == TEXT:

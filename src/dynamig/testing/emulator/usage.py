@@ -122,8 +122,10 @@ def _memory_mib(model: layout.Model, start: int) -> int:
 def _set_level(record: layout.UsageRecord, key: str, level: int, number: int) -> None:
     if key not in layout.USAGE_KEYS:
         raise _bad(number, f"no key {key!r}", "one of " + ", ".join(layout.USAGE_KEYS))
-    if level > (layout.LARGEST if key in _ABSOLUTE else 100):
-        raise _bad(number, f"{key}={level} is too much", "percent go up to 100")
+    most = layout.LARGEST if key in _ABSOLUTE else 100
+    if level > most:
+        unit = {"used": "MiB"}.get(key, key if key in _ABSOLUTE else "percent")
+        raise _bad(number, f"{key}={level} is too much", f"at most {most} {unit}")
     index = layout.USAGE_KEYS.index(key)
     record.level[index] = level
     record.set |= 1 << index
