@@ -127,13 +127,17 @@ def test_nobody_gets_hold_of_an_instance_while_it_is_being_destroyed(make: Make,
             destroy = pynvml.nvmlComputeInstanceDestroy if inner else pynvml.nvmlGpuInstanceDestroy
             writer = threading.Thread(target=destroy, args=(ci if inner else gi,))
             writer.start()  # it stops inside the change: nobody reads the events
-            while emulator.show().revision == before:
-                time.sleep(0.001)
-            with pytest.raises(BlockingIOError):
-                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            reader = os.open(events, os.O_RDONLY)
-            writer.join()
-            os.close(reader)
+            try:
+                deadline = time.monotonic() + 30
+                while emulator.show().revision == before:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.001)
+                with pytest.raises(BlockingIOError):
+                    fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            finally:
+                reader = os.open(events, os.O_RDONLY | os.O_NONBLOCK)
+                writer.join()
+                os.close(reader)
 
 
 def test_nothing_can_be_made_while_somebody_holds_the_whole_gpu(nvml: Client) -> None:
