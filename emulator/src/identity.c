@@ -49,13 +49,25 @@ nvmlReturn_t impl_nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *d
     return impl_nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-/* The UUID itself, or the form before R470: MIG-<gpu uuid>/<gi>/<ci>, with or without GPU- in it. */
-static bool names_mig_device(const char *asked, const struct gpu *gpu, const struct compute_instance *ci)
+enum { UUIDS_OF_THEIR_OWN = 470 }; /* the first driver branch that gives MIG devices some (MIG User Guide, device names) */
+
+/* Before: MIG-<gpu uuid>/<gi>/<ci>. */
+static void mig_uuid(const struct view *view, const struct compute_instance *ci, char out[96])
 {
-    char now[48], old[96], older[96];
-    mig_uuid_text(ci->uuid, now);
-    snprintf(old, sizeof old, "MIG-%s/%u/%u", gpu->uuid, ci->gi_id, ci->id);
-    snprintf(older, sizeof older, "MIG-%s/%u/%u", gpu->uuid + strlen("GPU-"), ci->gi_id, ci->id);
+    if (view->node->driver_branch < UUIDS_OF_THEIR_OWN)
+        snprintf(out, 96, "MIG-%s/%u/%u", view->gpu->uuid, ci->gi_id, ci->id);
+    else
+        mig_uuid_text(ci->uuid, out);
+}
+
+/* The UUID itself, or the form before R470, with or without GPU- in it. */
+static bool names_mig_device(const char *asked, const struct view *view, const struct compute_instance *ci)
+{
+    char now[96], old[96], older[96];
+    const char *gpu = view->gpu->uuid;
+    mig_uuid(view, ci, now);
+    snprintf(old, sizeof old, "MIG-%s/%u/%u", gpu, ci->gi_id, ci->id);
+    snprintf(older, sizeof older, "MIG-%s/%u/%u", gpu + strlen("GPU-"), ci->gi_id, ci->id);
     return strcasecmp(asked, now) == 0 || strcasecmp(asked, old) == 0 || strcasecmp(asked, older) == 0;
 }
 
@@ -64,7 +76,7 @@ static nvmlReturn_t mig_device_named(struct view *view, const char *uuid, nvmlDe
     const struct compute_instance *all[MAX_SLICES];
     uint32_t count = mig_devices(view, all);
     for (uint32_t i = 0; i < count; i++) {
-        if (!names_mig_device(uuid, view->gpu, all[i]))
+        if (!names_mig_device(uuid, view, all[i]))
             continue;
         if (view->gpu->lost)
             return NVML_ERROR_GPU_IS_LOST;
@@ -125,13 +137,13 @@ nvmlReturn_t impl_nvmlDeviceGetHandleByPciBusId(const char *pciBusId, nvmlDevice
 nvmlReturn_t impl_nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
     VIEW(view);
-    char text[48];
+    char text[96];
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
         return result;
     if (!view.is_mig)
         return give_text(uuid, length, "%s", view.gpu->uuid);
-    mig_uuid_text(view.ci->uuid, text);
+    mig_uuid(&view, view.ci, text);
     return give_text(uuid, length, "%s", text);
 }
 

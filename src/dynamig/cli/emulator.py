@@ -100,7 +100,10 @@ def init(
     geometry: Annotated[Path | None, typer.Option(help="YAML file of GPU models instead of the shipped one.")] = None,
     mig: Annotated[Switch, typer.Option(help="MIG mode at the start.")] = Switch.ON,
     seed: Annotated[int, typer.Option(help="Shuffles instance ids.")] = 7,
-    driver_version: Annotated[str, typer.Option(help="Up to 535, profiles are hidden with MIG off.")] = "580.95.05",
+    driver_version: Annotated[
+        str,
+        typer.Option(help="Up to 535, profiles are hidden with MIG off; before 470, MIG UUIDs are of the old form."),
+    ] = "580.95.05",
     renumber: Annotated[bool, typer.Option(help="A MIG mode switch changes the GPU's minor.")] = False,
     ci_info_names_mig: Annotated[
         bool, typer.Option(help="A compute instance's info names its MIG device, not the GPU.")

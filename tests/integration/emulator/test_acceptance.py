@@ -8,6 +8,7 @@ tests/integration/driver.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 from collections import Counter
@@ -19,8 +20,10 @@ from typing import cast
 
 import pynvml
 import pytest
+import yaml
 
-from dynamig.dra import Device, Pool
+from dynamig.dra import Device, Pool, read_pools, resource_slices
+from dynamig.dra.cel import compile_selector
 from dynamig.dra.quantity import parse
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies
@@ -28,8 +31,10 @@ from dynamig.driver.numbers import NumberFile
 from dynamig.errors import DynamigError, Unavailable
 from dynamig.mig import GiProfile
 from dynamig.nvml import DeviceTree, NvmlGpus
+from dynamig.protocol import names
 from dynamig.protocol.gpus import LiveInstance, MigMode
 from dynamig.testing.emulator import Emulator, NvmlReturn, load_geometry
+from dynamig.testing.emulator.geometry import SHIPPED
 from dynamig.testing.fakes import FakeGpus, FakeNodes
 from tests.integration.emulator.clients import open_nvml
 from tests.integration.emulator.conftest import Make
@@ -98,7 +103,7 @@ def test_c01_every_published_device_can_be_made(make: Make, monkeypatch: pytest.
             assert not node.live()
 
 
-@pytest.mark.parametrize("model", ["a30-24gb", "a100-40gb", "h100-80gb-sxm5", "b200-180gb"])
+@pytest.mark.parametrize("model", MODELS)
 def test_c02_the_largest_profile_is_the_whole_card(make: Make, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     with driver_on(make(model), monkeypatch) as node:
         [pool] = pools(node)
@@ -111,6 +116,10 @@ def test_c02_the_largest_profile_is_the_whole_card(make: Make, monkeypatch: pyte
         for other in pool.devices:
             with pytest.raises(DynamigError):
                 made(node, pool, other)
+        unprepared(node)
+        smallest = min(mig_devices(pool), key=lambda d: profile_of(pool, d).size)
+        [live] = made(node, pool, smallest)  # once it is gone, others fit
+        assert live.partition == smallest.partition
 
 
 def test_c03_4g_and_3g_in_both_orders(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,21 +134,53 @@ def test_c03_4g_and_3g_in_both_orders(make: Make, monkeypatch: pytest.MonkeyPatc
             assert sorted(pynvml.nvmlDeviceGetAttributes(mig).multiprocessorCount for mig in migs) == [60, 64]
 
 
+def with_gb200(path: Path) -> Path:
+    """A file of the shipped GB200, which is on record but for its placements: they are those of the B200 here."""
+    shipped = yaml.safe_load(SHIPPED.read_text())["gpus"]
+    b200, gb200 = (next(e for e in shipped if e["model"] == name) for name in ("B200 180GB", "GB200 186GB"))
+    placed = {profile["gi_profile_id"]: profile["placements"] for profile in b200["profiles"]}
+    known = [dict(p, placements=placed[p["gi_profile_id"]]) for p in gb200["profiles"] if p.get("sms")]
+    entry = dict(gb200, device_memory_mib=8 * 23552, device_sms=148, profiles=known)
+    path.write_text(yaml.safe_dump({"gpus": [entry]}))
+    return path
+
+
+ASKED = (
+    "device.attributes['gpu.nvidia.com'].type == 'mig'"
+    " && device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('{memory}')) >= 0"
+    " && device.capacity['gpu.nvidia.com'].multiprocessors.compareTo(quantity('14')) >= 0"
+)
+
+
+def selected(pool: Pool, expression: str) -> Device:
+    """The first of the published devices that the selector takes, as the scheduler allocates."""
+    slices = resource_slices(pool, driver=names.DRIVER_NAME, node="n1", generation=1)
+    [published], selector = read_pools(slices), compile_selector(expression)
+    return pool.device(next(d.name for d in published.devices if selector.matches(names.DRIVER_NAME, d)))
+
+
 @pytest.mark.parametrize(
-    ("model", "profile"), [("b200-180gb", "1g.23gb"), ("h100-nvl-94gb", "1g.12gb"), ("h200-141gb-sxm", "1g.18gb")]
+    ("model", "memory", "profile"),
+    [
+        ("b200-180gb", "10Gi", "1g.23gb"),
+        ("h100-nvl-94gb", "10Gi", "1g.12gb"),
+        ("h200-141gb-sxm", "10Gi", "1g.18gb"),
+        ("b200-180gb", "20Gi", "1g.23gb"),
+        ("h100-nvl-94gb", "20Gi", "1g.24gb"),
+        ("h100-96gb-on-gh200", "20Gi", "1g.24gb"),
+        ("gb200-186gb", "20Gi", "1g.23gb"),
+        ("gb200-186gb", "40Gi", "1g.47gb"),
+    ],
 )
 def test_c04_a_slice_by_size_has_another_name_on_every_model(
-    make: Make, monkeypatch: pytest.MonkeyPatch, model: str, profile: str
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str, memory: str, profile: str
 ) -> None:
-    with driver_on(make(model), monkeypatch) as node:
+    geometry = with_gb200(tmp_path / "g.yaml") if model.startswith("gb200") else None
+    with driver_on(make(model, geometry=geometry), monkeypatch) as node:
         [pool] = pools(node)
-        first = next(
-            device
-            for device in pool.devices
-            if parse(device.capacity["memory"]) >= 10 * 1024 * MIB and int(device.capacity["multiprocessors"]) >= 14
-        )
-        assert first.attributes["profile"] == profile
-        assert len(made(node, pool, first)) == 1
+        device = selected(pool, ASKED.format(memory=memory))
+        assert device.attributes["profile"] == profile
+        assert len(made(node, pool, device)) == 1
 
 
 def test_c05_suffixes_and_unknown_ids_have_legal_names_and_their_own_text(
@@ -242,18 +283,35 @@ def test_c14_what_is_missing_is_absent_and_all_else_is_there(
         assert kinds["gpu"] == (0 if reading.mode_switch_needs_reset else 1)  # whole, it would have to leave MIG mode
 
 
-def test_c15_a_mig_uuid_is_opaque_and_an_error_is_no_verdict(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    emulator = make()
+@pytest.mark.parametrize(("driver_version", "is_old"), [("580.95.05", False), ("460.106.00", True)])
+def test_c15_a_mig_uuid_is_opaque_and_an_error_is_no_verdict(
+    make: Make, monkeypatch: pytest.MonkeyPatch, driver_version: str, is_old: bool
+) -> None:
+    """Before R470 a MIG device had the UUID of its GPU and two ids: made, given to CDI, found again, and ended."""
+    emulator = make("a100-40gb", driver_version=driver_version)
     with driver_on(emulator, monkeypatch) as node:
-        node.prepare(node.allocated(next(uids), node.device("3g.40gb", 4)))
+        uid = next(uids)
+        ref = node.allocated(uid, node.device("3g.20gb", 4))
+        prepared = node.prepare(ref)
         [live] = node.live()
+        uuid = live.compute[0].uuid
         old_form = f"MIG-{node.gpus.readings()[0].uuid}/{live.gi_id}/{live.compute[0].ci_id}"
+        assert old_form.startswith("MIG-GPU-")
+        assert (uuid == old_form) is is_old
+        assert emulator.show().gpus[0].gpu_instances[0].compute_instances[0].mig_uuid == uuid
+        gi_node = 3 + live.gi_id * 9
+        for number in (gi_node, gi_node + 1 + live.compute[0].ci_id):
+            assert f"/nvidia-cap{number}" in json.dumps(node.cdi.specs[uid])
+        assert [held.live.mig_uuid for held in node.journal.records()[uid].devices if held.live] == [uuid]
         with open_nvml(emulator):
-            for spelling in (str(live.compute[0].uuid), old_form):
-                mig = pynvml.nvmlDeviceGetHandleByUUID(spelling)
-                assert pynvml.nvmlDeviceGetUUID(mig) == live.compute[0].uuid
+            for spelling in (str(uuid), old_form):
+                assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(spelling)) == uuid
         emulator.fail("nvmlDeviceGetGpuInstances", NvmlReturn.UNKNOWN, count=0)
         with pytest.raises(Unavailable, match=r"NVML says .* \(999\)"):
             node.live()
         emulator.clear_faults()
+        node.restart()
+        assert node.prepare(ref) == prepared  # a driver that has just started finds it well
         assert node.live() == [live]
+        unprepared(node)
+        assert not node.live()

@@ -1,5 +1,6 @@
 """`dynamig emulator`: arguments, the directory from the environment, JSON."""
 
+import errno
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ from dynamig.cli.emulator import app
 from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import Emulator, layout
 from dynamig.testing.emulator.faults import read_faults
+from dynamig.testing.emulator.node import remedy
 
 
 @pytest.fixture
@@ -80,6 +82,27 @@ def test_what_is_wrong_is_named_wherever_the_directory_comes_from(node: Path, wo
     assert named in done.output
 
 
+def test_an_argument_that_was_forgotten_is_named_also_where_the_directory_was_given(node: Path) -> None:
+    environment = {"DYNAMIG_EMULATOR_DIR": str(node), "COLUMNS": "200"}
+    done = CliRunner().invoke(app, ["foreign", str(node), "0", "3g.40gb"], env=environment)
+    assert done.exit_code == 2
+    assert "Missing argument 'START'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "next_step"),
+    [
+        ("fail nvmlInit_v2 --code IN_USE --count -1", "0 to 4294967295"),
+        ("delay nvmlInit_v2 5000s", "0 to 4294967295 microseconds, which are 71 minutes"),
+    ],
+)
+def test_the_bounds_of_a_number_are_told_in_its_own_unit(node: Path, words: str, next_step: str) -> None:
+    command, *rest = words.split()
+    with pytest.raises(Refused, match="BAD_FAULT") as refused:
+        run(command, node, *rest)
+    assert refused.value.next_step == next_step
+
+
 def test_faults_are_ordered_as_asked_and_cleared(node: Path) -> None:
     run("fail", node, "nvmlDeviceCreate*", "--code", "INSUFFICIENT_RESOURCES", "--nth", 3, "--count", 2, "--gpu", 1)
     run("delay", node, "nvmlGpuInstanceDestroy", "1.5s", "--jitter", "200ms")
@@ -127,9 +150,16 @@ def test_usage_is_fed_from_a_file_or_from_standard_input(node: Path, tmp_path: P
     done = CliRunner().invoke(app, ["feed", str(node), "-"], input="0 gpu1 milliwatt=300000\n")
     assert "1 record of usage" in done.stdout
     assert "nothing is used" in run("feed", node, "/dev/null")
-    usage.write_text("0 gpu0 used=lots\n")
-    with pytest.raises(Refused, match="BAD_USAGE"):
-        run("feed", node, usage)
+    for line, next_step in {
+        "0 gpu0 used=lots": "such as: 0 gpu0@4 used=9000 gpu=80",
+        "0 gpu0 used=9999999999": "at most 4294967295 MiB",
+        "0 gpu0 gpu=101": "at most 100 percent",
+        "0 gpu0 celsius=9999999999": "at most 4294967295 celsius",
+    }.items():
+        usage.write_text(line + "\n")
+        with pytest.raises(Refused, match="BAD_USAGE") as refused:
+            run("feed", node, usage)
+        assert refused.value.next_step == next_step
 
 
 def test_latencies_are_delays_with_a_tail(node: Path) -> None:
@@ -200,9 +230,36 @@ def test_what_is_no_node_is_refused_by_every_command(command: list[str], tmp_pat
 
 
 def test_a_node_without_gpus_cannot_be_asked_for(tmp_path: Path) -> None:
-    for gpus in ("a30-24gb:0", "a30-24gb:1,h100-80gb-sxm5:0"):
+    for gpus in ("a30-24gb:0", "a30-24gb:00", "a30-24gb:1,h100-80gb-sxm5:0"):
         with pytest.raises(Refused, match="BAD_GPUS"):
             run("init", tmp_path / "n", "--gpus", gpus)
+
+
+@pytest.mark.parametrize("count", ["33", "1000000000", "9" * 20, "9" * 5000])
+def test_more_gpus_than_the_table_has_are_refused_however_many(tmp_path: Path, count: str) -> None:
+    for gpus in (f"a30-24gb:{count}", f"a30-24gb:2,a30-24gb:{count}"):
+        with pytest.raises(Refused, match="BAD_GPUS") as refused:
+            run("init", tmp_path / "n", "--gpus", gpus)
+        assert refused.value.next_step == "at most 32"
+
+
+def test_a_model_that_does_not_exist_is_said_to_be_that(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no GPU model 'A800'") as refused:
+        run("init", tmp_path / "n", "--gpus", "A800")
+    assert refused.value.next_step.startswith("keys are lower case; complete models: ")
+
+
+def test_what_is_wrong_with_the_files_decides_what_to_do(node: Path) -> None:
+    events = node / "state/events"
+    events.unlink()
+    events.symlink_to("/dev/full")
+    with pytest.raises(Unavailable, match="No space left") as full:
+        run("xid", node, 0, 79)
+    assert full.value.next_step == "make room on its file system"
+    for number, words in {
+        errno.EROFS: "mounted read-only", errno.EACCES: "act as its owner", errno.EDQUOT: "make room", errno.EIO: "see",
+    }.items():  # fmt: skip
+        assert words in remedy(OSError(number, ""))
 
 
 def test_help_does_not_call_required_what_the_environment_may_give() -> None:
@@ -238,6 +295,7 @@ def test_foreign_says_that_mig_is_off_and_how_to_switch_it_on(node: Path) -> Non
         ("hold 0 gpu --for nan", "--for nan"),
         ("hold 0 gpu --for inf", "--for inf"),
         ("delay nvmlInit_v2 5000s", "delay_us 5000000000"),
+        ("fail nvmlInit_v2 --code IN_USE --count -1", "count -1"),
         ("delay nvmlInit_v2 1ms --jitter 5000s", "jitter_us 5000000000"),
         ("fail nvmlInit_v2 --code IN_USE --nth 4294967297", "nth 4294967297"),
         ("fail nvmlInit_v2 --code IN_USE --count 4294967296", "count 4294967296"),

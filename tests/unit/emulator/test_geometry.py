@@ -93,6 +93,11 @@ def changed(tmp_path: Path, **fields: object) -> Path:
         ({"profile0__compute_profiles": [
             {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 1, "starts": [0, 0]}
         ]}, "1g.6gb: compute profile 0: a placement is listed twice"),
+        ({"profile0__max_instances": 5}, "1g.6gb: 5 instances on 4 memory slices"),
+        ({"profile0__memory_mib": 20000}, "1g.6gb: 4 instances of 20000 MiB exceed the GPU's 24576 MiB"),
+        ({"profile0__compute_profiles": [
+            {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 2, "starts": [0]}
+        ]}, "1g.6gb: compute profile 0: 2 instances on 1 compute slices"),
         ({"total_memory_slices": 65}, "slices must be 1..64"),
         ({"model": "A" * 64}, "the key has more than 63 characters"),
         ({"nvidia_smi_names": ["A30" * 30]}, "a MIG device's name, has more than 95 bytes"),
@@ -119,6 +124,12 @@ def test_contradictions_are_refused_with_their_place(tmp_path: Path, fields: dic
         ({"profile0__placements": {"starts": 0, "size": 1}}, "profiles[0].placements.starts: 0 is not a list"),
         ({"profile0__placements": {"starts": [0], "size": 0}}, "placements.size: 0 is not a whole number from 1"),
         ({"profile0__nvml_profile": 3}, "profiles[0].nvml_profile: 3 is not a mapping"),
+        ({"profile0__nvml_profile": {"value": 2**32 - 1}}, "value: 4294967295 is not a whole number from 0 to 4095"),
+        (
+            {"profile0__compute_profiles": [{"nvml_profile": 4096}]},
+            "nvml_profile: 4096 is not a whole number from 0 to",
+        ),
+        ({"profile0__decoders": 2**31}, "decoders: 2147483648 is not a whole number from 0 to 4095"),
         ({"pci_devices": [{"id": "first"}]}, "pci_devices[0].id: 'first' is not a PCI id"),
         ({"nvidia_smi_names": "A30"}, "nvidia_smi_names: 'A30' is not a list"),
         ({"cuda_compute_capability": 9}, "cuda_compute_capability: 9 is not a version"),

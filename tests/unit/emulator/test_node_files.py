@@ -1,5 +1,6 @@
 """A node's directory as init leaves it, and as reboot and faults change it; no library needed."""
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,22 @@ def test_a_place_that_cannot_hold_a_node_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable, match="NODE_UNWRITABLE"):
         Emulator(tmp_path / "file/node").init("a30-24gb")
+
+
+def test_a_node_that_cannot_be_finished_is_not_begun(tmp_path: Path) -> None:
+    """Files of more than 4 KiB cannot be written, as mig-minors is; an empty directory of one's own stays."""
+    (tmp_path / "empty").mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for name in ("new", "empty"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        try:
+            with pytest.raises(Unavailable, match="NODE_UNWRITABLE"):
+                Emulator(tmp_path / name).init("a30-24gb")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+    assert list((tmp_path / "empty").iterdir()) == []
+    assert Emulator(tmp_path / "empty").init("a30-24gb").gpus
 
 
 def test_without_a_trace_there_is_nothing_to_clear_or_follow(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from dynamig.testing.emulator.node import (
 )
 
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
+_UUIDS_OF_THEIR_OWN = 470  # driver branch
 _LARGEST_XID = 999  # NVIDIA's catalogue of XIDs has three digits at most
 
 
@@ -160,12 +161,13 @@ class Emulator:
     def show(self) -> SeenNode:
         """Everything that lives on the node now, in one consistent picture."""
         node, models = read_node(self.directory), read_models(self.directory)
+        branch = node.head.driver_branch
         return SeenNode(
             directory=str(self.directory),
             driver_version=node.head.driver_version.decode(),
             boot_id=node.head.boot_id.decode(),
             revision=node.head.revision,
-            gpus=tuple(_seen_gpu(i, gpu, models[gpu.model]) for i, gpu in enumerate(node.gpus)),
+            gpus=tuple(_seen_gpu(i, gpu, models[gpu.model], branch) for i, gpu in enumerate(node.gpus)),
             faults=tuple(map(faults.seen_fault, faults.read_faults(self.directory))),
         )
 
@@ -515,8 +517,8 @@ def _starts(model: layout.Model, profile_id: int) -> list[int]:
     return [slice_ for slice_ in range(layout.MAX_SLICES) if mask >> slice_ & 1]
 
 
-def _seen_gpu(index: int, gpu: layout.Gpu, model: layout.Model) -> SeenGpu:
-    instances = [_seen_gi(gpu, gi, model) for gi in gpu.gis[: gpu.gi_count]]
+def _seen_gpu(index: int, gpu: layout.Gpu, model: layout.Model, branch: int) -> SeenGpu:
+    instances = [_seen_gi(gpu, gi, model, branch) for gi in gpu.gis[: gpu.gi_count]]
     return SeenGpu(
         index=index,
         uuid=gpu.uuid.decode(),
@@ -532,9 +534,9 @@ def _seen_gpu(index: int, gpu: layout.Gpu, model: layout.Model) -> SeenGpu:
     )
 
 
-def _seen_gi(gpu: layout.Gpu, gi: layout.GpuInstance, model: layout.Model) -> SeenGpuInstance:
+def _seen_gi(gpu: layout.Gpu, gi: layout.GpuInstance, model: layout.Model, branch: int) -> SeenGpuInstance:
     profile = model.profiles[gi.profile]
-    inside = [_seen_ci(ci, profile) for ci in gpu.cis[: gpu.ci_count] if ci.gi_id == gi.id]
+    inside = [_seen_ci(ci, profile, _mig_uuid(gpu, ci, branch)) for ci in gpu.cis[: gpu.ci_count] if ci.gi_id == gi.id]
     return SeenGpuInstance(
         gi_id=gi.id,
         profile_id=profile.id,
@@ -546,7 +548,13 @@ def _seen_gi(gpu: layout.Gpu, gi: layout.GpuInstance, model: layout.Model) -> Se
     )
 
 
-def _seen_ci(ci: layout.ComputeInstance, parent: layout.GiProfile) -> SeenComputeInstance:
+def _mig_uuid(gpu: layout.Gpu, ci: layout.ComputeInstance, branch: int) -> str:
+    """As NVML has it; before R470 a MIG device had none of its own (`mig_uuid` in emulator/src/identity.c)."""
+    if branch < _UUIDS_OF_THEIR_OWN:
+        return f"MIG-{gpu.uuid.decode()}/{ci.gi_id}/{ci.id}"
+    return "MIG-" + str(uuid.UUID(bytes=ctypes.string_at(ci.uuid, 16)))
+
+
+def _seen_ci(ci: layout.ComputeInstance, parent: layout.GiProfile, mig_uuid: str) -> SeenComputeInstance:
     profile = parent.ci_profiles[ci.profile]
-    mig_uuid = "MIG-" + str(uuid.UUID(bytes=ctypes.string_at(ci.uuid, 16)))
     return SeenComputeInstance(ci.id, profile.id, ci.start, profile.slices, mig_uuid)

@@ -122,14 +122,9 @@ def append(descriptor: int, record: bytes) -> None:
     """The file ends with the record, whole; on a full disk it is as before, and OSError is raised."""
     end = os.fstat(descriptor).st_size
     os.lseek(descriptor, 0, os.SEEK_END)
-    try:
-        if os.write(descriptor, record) == len(record):
-            return
-    except OSError:
+    if os.write(descriptor, record) < len(record):
         os.ftruncate(descriptor, end)
-        raise
-    os.ftruncate(descriptor, end)
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager
