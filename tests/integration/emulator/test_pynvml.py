@@ -8,12 +8,13 @@ from __future__ import annotations
 import ctypes
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pynvml
 import pytest
 
-from tests.integration.emulator.clients import NOT_SUPPORTED, open_nvml
+from tests.integration.emulator.clients import NOT_SUPPORTED, open_nvml, run_python
 from tests.integration.emulator.conftest import Make
 
 WORDS = ("Mig", "GpuInstance", "ComputeInstance", "GetAttributes")
@@ -146,3 +147,9 @@ def test_vgpus_inside_mig_are_not_supported(make: Make, name: str) -> None:
         first = ctypes.c_uint(1) if name.startswith("nvmlVgpu") else gi
         structure = (ctypes.c_uint8 * 65536)()
         assert pynvml._nvmlGetFunctionPointer(name)(first, structure) == NOT_SUPPORTED
+
+
+def test_the_client_of_the_readme_makes_and_names_an_instance(make: Make) -> None:
+    readme = (Path(__file__).parents[3] / "emulator/README.md").read_text()
+    said = run_python(make("h100-80gb-sxm5:2"), readme.split("```python\n")[1].split("```")[0])
+    assert said == "NVIDIA H100 80GB HBM3 MIG 3g.40gb\n"

@@ -93,8 +93,6 @@ def changed(tmp_path: Path, **fields: object) -> Path:
         ({"profile0__compute_profiles": [
             {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 1, "starts": [0, 0]}
         ]}, "1g.6gb: compute profile 0: a placement is listed twice"),
-        ({"profile0__max_instances": 5}, "1g.6gb: 5 instances on 4 memory slices"),
-        ({"profile0__memory_mib": 20000}, "1g.6gb: 4 instances of 20000 MiB exceed the GPU's 24576 MiB"),
         ({"profile0__compute_profiles": [
             {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 2, "starts": [0]}
         ]}, "1g.6gb: compute profile 0: 2 instances on 1 compute slices"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dynamig.errors import Conflict, Refused, Unavailable
-from dynamig.testing.emulator import Emulator, NvmlReturn, layout, parse_duration
+from dynamig.testing.emulator import Emulator, NvmlReturn, layout, making, parse_duration
 
 
 @pytest.fixture
@@ -91,6 +91,26 @@ def test_a_node_that_cannot_be_finished_is_not_begun(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     assert list((tmp_path / "empty").iterdir()) == []
     assert Emulator(tmp_path / "empty").init("a30-24gb").gpus
+
+
+def test_who_comes_second_leaves_the_node_of_the_first_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that have both found an empty directory: the second fails, and takes nothing away."""
+    second, make_node = Emulator(tmp_path / "node"), making.make_node
+
+    def overtaken(directory: Path, plan: making.Plan) -> None:
+        make_node(directory, plan)
+        make_node(directory, plan)
+
+    monkeypatch.setattr(making, "make_node", overtaken)
+    with pytest.raises(Unavailable, match="File exists"):
+        second.init("a30-24gb")
+    assert second.show().gpus
+
+
+def test_a_list_of_models_has_the_same_bound_as_a_text(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="33 GPUs are more"):
+        Emulator(tmp_path / "node").init(["a30-24gb"] * 33)
+    assert not (tmp_path / "node").exists()
 
 
 def test_without_a_trace_there_is_nothing_to_clear_or_follow(tmp_path: Path) -> None:

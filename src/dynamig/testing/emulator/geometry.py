@@ -307,7 +307,6 @@ def _check(path: Path, model: GpuModel) -> None:
         ),
         *(f"{p.name}: no compute profile fills it" for p in model.profiles if not _fillable(p)),
         *(problem for p in model.profiles for problem in _wrong_starts(p)),
-        *(problem for p in model.profiles for problem in _too_many(p, model)),
     ]
     if not 1 <= model.memory_slices <= MAX_SLICES or not 1 <= model.compute_slices <= MAX_SLICES:
         problems.append(f"slices must be 1..{MAX_SLICES}")
@@ -341,29 +340,18 @@ def _outside(profile: Profile, model: GpuModel) -> Iterator[int]:
 
 
 def _wrong_starts(profile: Profile) -> Iterator[str]:
-    """A start that is listed twice, or from which a compute instance would leave its GPU instance."""
+    """A start that is listed twice, or from which a compute instance would leave its GPU instance; more than fit."""
     if len(set(profile.starts)) < len(profile.starts):
         yield f"{profile.name}: a placement is listed twice"
     for inside in profile.compute_profiles:
         where = f"{profile.name}: compute profile {inside.id}"
+        if inside.max_instances > profile.compute_slices:
+            yield f"{where}: {inside.max_instances} instances on {profile.compute_slices} compute slices"
         if len(set(inside.starts)) < len(inside.starts):
             yield f"{where}: a placement is listed twice"
         for start in inside.starts:
             if start < 0 or start + inside.compute_slices > profile.compute_slices:
                 yield f"{where}: placement {start}:{inside.compute_slices} leaves the GPU instance"
-
-
-def _too_many(profile: Profile, model: GpuModel) -> Iterator[str]:
-    """More instances than slices, or than memory for them."""
-    if profile.max_instances > model.memory_slices:
-        yield f"{profile.name}: {profile.max_instances} instances on {model.memory_slices} memory slices"
-    elif profile.memory_mib * profile.max_instances > model.memory_mib:
-        together = f"{profile.max_instances} instances of {profile.memory_mib} MiB"
-        yield f"{profile.name}: {together} exceed the GPU's {model.memory_mib} MiB"
-    for inside in profile.compute_profiles:
-        if inside.max_instances > profile.compute_slices:
-            where = f"{profile.name}: compute profile {inside.id}"
-            yield f"{where}: {inside.max_instances} instances on {profile.compute_slices} compute slices"
 
 
 def _fillable(profile: Profile) -> bool:

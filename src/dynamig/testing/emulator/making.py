@@ -60,9 +60,16 @@ def parse_gpus(text: str) -> list[str]:
 
 
 def make_node(directory: Path, plan: Plan) -> None:
-    """Everything is in place, or nothing new; DIR/state/node comes last, so that no client meets half a node."""
+    """Everything is in place, or nothing new; DIR/state/node comes last, so that no client meets half a node.
+
+    Raises Refused BAD_VERSION, BAD_GPUS; OSError, also where somebody else is making a node there.
+    """
     branch = _branch(plan.driver_version)
+    if len(plan.models) > layout.MAX_GPUS:
+        raise Refused("BAD_GPUS", f"{len(plan.models)} GPUs are more than the driver's table has", _AT_MOST)
     was_there = directory.is_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "state").mkdir()  # only one makes it: what is there from now on is ours
     try:
         _fill(directory, plan, branch)
     except BaseException:
@@ -82,7 +89,7 @@ def _fill(directory: Path, plan: Plan, branch: int) -> None:
     majors = tree.Majors.free()
     gis, cis = _capability_table(plan.models)
     for name in ("state/busy", "proc", "sys"):
-        (directory / name).mkdir(parents=True)
+        (directory / name).mkdir()
     character = tree.can_make_devices(directory, majors.caps)
     gpus = [_gpu(directory, plan, number) for number in range(len(plan.models))]
     listed = [_tree_gpu(gpu, model) for gpu, model in zip(gpus, plan.models, strict=True)]
