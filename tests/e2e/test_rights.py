@@ -329,7 +329,7 @@ def test_what_depends_on_other_pods_is_refused_and_not_ignored(
 ) -> None:
     """Case C-73. Preferences may be asked for, and so may anything by a pod without claims."""
     refused(slurm_editor, pod("together", **wish), field, "Slurm chooses the node")
-    plain = pod("plain", **wish)
+    plain = pod(f"plain-{field.lower()}", **wish)
     del plain["spec"]["resourceClaims"], plain["spec"]["containers"][0]["resources"]
     accepted(slurm_editor, plain)
 
