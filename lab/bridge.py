@@ -20,6 +20,8 @@ from lab.spec import LabSpec, Layout
 
 ACCOUNT = "dynamig-bridge"
 SLURM_USER = "dynamig"
+DEMO_NAMESPACE, STUDENT = "dynamig-demo", "alice"
+"""The demo's pods are paid for as one of Slurm's users, with her limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def configuration(here: BridgeFiles, spec: LabSpec) -> dict[str, Any]:
             "user": SLURM_USER,
             "tokenFile": str(here.slurm_token),
         },
+        "accounts": {DEMO_NAMESPACE: {"user": STUDENT, "partitions": ["all"], "minutes": 60, "maxMinutes": 240}},
         "defaultAccount": {"user": SLURM_USER, "partitions": ["all", "low", "kubernetes"]},
         "kubeconfig": str(here.kubeconfig),
         "namespace": NAMESPACE,

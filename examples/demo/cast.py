@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-NAMESPACE = "dynamig-demo"
-USER = "alice"
-"""Of the native jobs; the lab has that account."""
+from lab.bridge import DEMO_NAMESPACE, STUDENT
+
+NAMESPACE = DEMO_NAMESPACE
+USER = STUDENT
+"""Of the native jobs, and of those that pay for the pods: the lab's bridge says so of the namespace."""
 
 COMMENT = "make demo: "
 """How comments of the demo's native jobs begin: what tells them from other people's."""

@@ -138,16 +138,17 @@ def _disks(e: Evidence) -> str:
 
 
 def _paid(e: Evidence) -> str:
-    """For each pod one job runs; its shards are on the GPU where the hardware has what the containers see."""
+    """For each pod one job of the namespace's user runs; its shards are where the hardware has what is seen."""
     told = []
     for role in cast.ROLES:
         job = _payer(e.later.api, role)
         must(job.running, f"{job_name(job)} is {job.state}")
+        must(job.user == cast.USER, f"{job_name(job)} is {job.user}'s")
         must(bool(job.shards) and not job.gpus, f"{job_name(job)} has {of_gpus(job)}")
         at = {h.gpu for h in sees_its_own(e.later, role)}
         must({*e.later.gpus_of(job)} == at, f"{role.pod} is on {at}, its job has {of_gpus(job)} of {job.node}")
         told.append(f"{role.pod} {sum(job.shards.values())}")
-    return "shards: " + ", ".join(told)
+    return f"as {cast.USER}, shards: " + ", ".join(told)
 
 
 def _comments(e: Evidence) -> str:

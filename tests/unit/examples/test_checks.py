@@ -162,6 +162,10 @@ def two_pay(e: Evidence) -> Evidence:
     return replace(e, later=replace(e.later, api=replace(e.later.api, jobs=twice)))
 
 
+def paid_as_another_user(e: Evidence) -> Evidence:
+    return replace(e, later=with_job(e.later, 3, user="slurm"))
+
+
 def paid_on_the_other_gpu(e: Evidence) -> Evidence:
     return replace(e, later=with_job(e.later, 3, shards={1: 1}))
 
@@ -283,6 +287,7 @@ def hold_left(e: Evidence) -> Evidence:
         (journal_record_missing, "one CDI"),
         (nobody_pays, "one Slurm job"),
         (two_pay, "one Slurm job"),
+        (paid_as_another_user, "one Slurm job"),
         (paid_on_the_other_gpu, "one Slurm job"),
         (paid_on_the_other_node, "one Slurm job"),
         (comment_of_another, "squeue's"),

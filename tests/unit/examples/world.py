@@ -153,7 +153,7 @@ def hold(pod: str) -> dict[str, Any]:
 def hold_waits(pod: str) -> dict[str, Any]:
     purpose = Purpose(JobIdentity(f"uid-pod-{pod}", 1), pod=f"{cast.NAMESPACE}/{pod}")
     comment = f"Kubernetes pod {cast.NAMESPACE}/{pod}"
-    return squeue_job(JOB_IDS[pod], "dynamig-hold", "slurm", comment, admin_comment=purpose.to_admin_comment())
+    return squeue_job(JOB_IDS[pod], "dynamig-hold", cast.USER, comment, admin_comment=purpose.to_admin_comment())
 
 
 def running(gpu: str, gres: str) -> dict[str, Any]:
