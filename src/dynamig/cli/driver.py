@@ -185,10 +185,10 @@ def status_body(driver: Driver) -> Mapping[str, Any]:
                 "note": o.why,
                 "offered": offered(o),
                 "foreign": [foreign_words(i, o) for i in state.foreign.get(o.reading.uuid, ())],
-                "unhealthy": state.unhealthy.get(o.reading.uuid),
             }
             for o in state.offers
         ],
+        "unhealthy": dict(state.unhealthy),
         "claims": [
             {"claim": str(r.ref), "state": r.state.value, "devices": [d.device for d in r.devices]}
             for r in state.records

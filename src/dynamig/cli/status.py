@@ -40,6 +40,8 @@ def status_text(body: Body, page: Page) -> Text:
             [gpus[0], *(Text(f"{gpu}\n  {row[-1]}") for gpu, row in zip(gpus[1:], rows[1:], strict=True))]
         )
     lines += [Text(), wide]
+    known = {gpu["uuid"] for gpu in body["gpus"]}
+    lines += [Text(f"{gpu} does not answer: {why}") for gpu, why in body["unhealthy"].items() if gpu not in known]
     if body["claims"]:
         lines += [Text(), aligned([("CLAIM", "STATE", "DEVICES"), *map(_claim, body["claims"])])]
     else:
@@ -52,16 +54,17 @@ def _state(body: Body) -> str:
 
 
 def _gpu(gpu: Body, body: Body) -> Row:
-    return gpu["pool"], gpu["product"], str(gpu["minor"]), gpu["migMode"], "; ".join(_offer(gpu, body["slurm"] or {}))
+    return gpu["pool"], gpu["product"], str(gpu["minor"]), gpu["migMode"], "; ".join(_offer(gpu, body))
 
 
-def _offer(gpu: Body, slurm: Body) -> Iterator[str]:
+def _offer(gpu: Body, body: Body) -> Iterator[str]:
     """What is offered, and why not more."""
+    slurm: Body = body["slurm"] or {}
     yield f"{gpu['offered']} of {gpu['devices']} devices offered"
     if gpu["note"]:
         yield gpu["note"]
-    if gpu["unhealthy"]:
-        yield f"does not answer: {gpu['unhealthy']}"
+    if heard := body["unhealthy"].get(gpu["uuid"]):
+        yield f"does not answer: {heard}"
     yield from (f"foreign {one}" for one in gpu["foreign"])
     yield from (f"lent to Slurm job {b['job']['id']}" for b in slurm.get("loans", ()) if b["gpu"] == gpu["uuid"])
     if gpu["uuid"] in slurm.get("damagedLoans", ()):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dynamig.cli.driver import plan_body, status_body
-from dynamig.driver.catalog import MANAGED
+from dynamig.driver.catalog import MANAGED, UNHEALTHY
 from dynamig.driver.config import DriverConfig, load
 from dynamig.driver.lender import Lender
 from dynamig.driver.loans import MapFile
@@ -127,6 +127,24 @@ def a_driver_whose_gpus_do_not_answer_is_not_ready_and_says_why(node: EmulatedNo
         driver._rescan()
         body = status_body(driver)
         assert (body["ready"], "no device to offer" in body["whyNotReady"]) == (ready, not ready)
+
+
+def gpus_that_do_not_answer_are_told_and_offered_to_nobody(node: EmulatedNode) -> None:
+    """Those that this driver has read, and those of which it only knows that Slurm gives them out."""
+    uuids = [r.uuid for r in node.gpus.readings()]
+    with tempfile.TemporaryDirectory() as kubelet:
+        config = _with_slurm(node, Path(kubelet))
+        config.state_dir.mkdir()
+        MapFile(config.state_dir / "slurm-devices.json").write(DeviceMap(dict(enumerate(uuids)), Source.MINORS))
+        node.emulator.lose(0)
+        driver, _ = _started(config)
+    assert dict(driver.status().unhealthy) == {uuids[0]: "GPU_LOST"}
+    node.emulator.lose(0, lost=False)
+    node.emulator.lose(1)
+    driver._rescan()
+    assert dict(driver.status().unhealthy) == {uuids[1]: "GPU_LOST"}
+    tainted = {o.reading.uuid: all(UNHEALTHY in d.taints for d in o.pool.devices) for o in driver.status().offers}
+    assert tainted == {uuids[0]: False, uuids[1]: True}
 
 
 def _lend_with_the_whole_driver(node: EmulatedNode, config: DriverConfig) -> None:

@@ -15,9 +15,16 @@ WIDE = Page(None, False)
 
 def body(**changes: Any) -> dict[str, Any]:
     gpu = {**GPU, "devices": 26, "offered": 16, "note": "", "foreign": ["2g.20gb on memory slices 2-3"]}
-    gpu["unhealthy"] = None
     claims = [{"claim": "ml/c (uid)", "state": "prepared", "devices": ["gpu-0-mig-1g10gb-19-6"]}]
-    told = {"node": "n1", "ready": True, "registered": True, "gpus": [gpu], "claims": claims, "slurm": None}
+    told = {
+        "node": "n1",
+        "ready": True,
+        "registered": True,
+        "gpus": [gpu],
+        "claims": claims,
+        "slurm": None,
+        "unhealthy": {},
+    }
     return told | changes
 
 
@@ -31,9 +38,9 @@ def test_what_is_offered_is_counted_and_what_is_in_the_way_is_named() -> None:
 
 
 def test_a_gpu_that_does_not_answer_says_so() -> None:
-    told = body()
-    told["gpus"][0]["unhealthy"] = "GPU_LOST"
-    assert any("does not answer: GPU_LOST" in line for line in lines(told))
+    told = lines(body(unhealthy={"GPU-0": "GPU_LOST", "GPU-never-read": "NVML_TIMEOUT"}))
+    assert any("n1/gpu-0" in line and "does not answer: GPU_LOST" in line for line in told)
+    assert "GPU-never-read does not answer: NVML_TIMEOUT" in told
 
 
 def test_claims_are_shown_and_so_is_that_there_are_none() -> None:
