@@ -121,7 +121,7 @@ TERMINAL = frozenset(
 COMPLETING = "COMPLETING"
 """Flag: processes or epilog of the last run are not over on some node."""
 
-UNHEARD = frozenset({"DOWN", "NOT_RESPONDING", "UNKNOWN"})
+OUT_OF_TOUCH = frozenset({"DOWN", "NOT_RESPONDING", "UNKNOWN"})
 """Node states in which slurmctld ends jobs on its own, without a word from the node: their processes may live on."""
 
 
@@ -130,7 +130,7 @@ def judge(borrower: Borrower, index: int | None, job: Seen[JobFacts], node: Seen
 
     A requeued job carries the SLUID of its next run while the last one still completes, so COMPLETING comes first.
     """
-    if isinstance(job, Unknown) or not isinstance(node, Found) or node.value.states & UNHEARD:
+    if isinstance(job, Unknown) or not isinstance(node, Found) or node.value.states & OUT_OF_TOUCH:
         return JobSeen.SILENT
     if isinstance(job, Gone):
         return JobSeen.SILENT if index is None or index in node.value.used else JobSeen.GONE

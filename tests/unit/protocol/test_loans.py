@@ -13,7 +13,7 @@ from dynamig.protocol.lifecycle import OWNS_HARDWARE, State
 from dynamig.protocol.loans import (
     DISOWNED,
     LAUNCH_S,
-    UNHEARD,
+    OUT_OF_TOUCH,
     Borrower,
     JobFacts,
     JobSeen,
@@ -66,7 +66,7 @@ def down(state: str) -> Seen[NodeFacts]:
         (Gone("unknown"), SILENT, JobSeen.SILENT),
         (SILENT, UP, JobSeen.SILENT),
         (job("COMPLETED"), SILENT, JobSeen.SILENT),
-        *((job("NODE_FAIL"), down(state), JobSeen.SILENT) for state in sorted(UNHEARD)),
+        *((job("NODE_FAIL"), down(state), JobSeen.SILENT) for state in sorted(OUT_OF_TOUCH)),
     ],
 )
 def test_what_the_answers_prove(said: Seen[JobFacts], node: Seen[NodeFacts], seen: JobSeen) -> None:
