@@ -90,6 +90,8 @@ class Chaos:
             (1, self.node_fails),
             (1, self.forget),
             (1, self.comes_back),
+            (1, self.unfit),
+            (1, self.clear),
             (1, self.conflict),
             (1, self.silence),
             (1, self.time_passes),
@@ -177,6 +179,19 @@ class Chaos:
             gpu = next(g for g in node.gpus if g.index == job.gpu.index)
             if gpu.free >= job.gpu.shards:
                 self.stage.slurm.jobs[job.key.job_id] = replace(job, state=JobState.RUNNING, ending=None)
+
+    def unfit(self) -> None:
+        """From now on kube-scheduler finds one node, both, or none again unfit for a pod."""
+        if pods := list(self.stage.sets.pods):
+            self.stage.sets.unfit[self.random.choice(pods)] = NODES[self.random.randrange(3) : self.random.randrange(3)]
+
+    def clear(self) -> None:
+        """kube-scheduler clears the allocation of one claim of a pod that it cannot place."""
+        if waiting := [p for p in self.stage.sets.pods.values() if not p["spec"].get("nodeName")]:
+            pod = self.random.choice(waiting)
+            claims = [c for c in self.stage.sets.claims_of(pod) if not c["status"].get("reservedFor")]
+            if claims and not pod["spec"]["schedulingGates"]:
+                self.stage.sets.clear(self.random.choice(claims)["metadata"]["name"])
 
     def conflict(self) -> None:
         self.stage.sets.faults.fail(self.random.choice(WRITES), Conflict("CONFLICT", "injected"), nth=1)

@@ -33,7 +33,7 @@ from dynamig.bridge.world import Footprints
 from dynamig.errors import Conflict, Refused
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
-from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice, noted_devices
+from dynamig.protocol.hold_note import HoldNote, NotedDevice, noted_devices
 from dynamig.protocol.identity import JobIdentity, Purpose, Role
 from dynamig.protocol.ports import SetObjects
 from dynamig.protocol.seen import Found
@@ -63,8 +63,8 @@ class Hands:
         match action:
             case Tell(of, reason, message):
                 self._tell(of, reason, message)
-            case Note(of, attempt):
-                self._note(of, attempt)
+            case Note():
+                self._note(action)
             case Submit():
                 self._submit(action)
             case Describe(job, text):
@@ -104,9 +104,11 @@ class Hands:
         for pod in of.pods:
             self._objects.tell(pod.ref.namespace, pod.ref.name, pod.ref.uid, reason, message)
 
-    def _note(self, of: ClaimSet, attempt: Attempt) -> None:
-        for claim in of.claims:
-            self._objects.note(claim.view, {names.HOLD: HoldNote(claim.noted, attempt).to_json()})
+    def _note(self, action: Note) -> None:
+        gone = dict.fromkeys((names.NODE, names.RELEASE, names.VERIFIED)) if action.anew else {}
+        for claim in action.of.claims:
+            note = HoldNote(() if action.anew else claim.noted, action.attempt)
+            self._objects.note(claim.view, {**gone, names.HOLD: note.to_json()})
 
     def _submit(self, action: Submit) -> None:
         """A job that is refused is the user's trouble, told on the pod; it is asked for again after a while."""

@@ -24,10 +24,12 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Finalizers and the attempt are on the claims; devices that are noted there stay."""
+    """Finalizers and the attempt are on the claims; devices that are noted there stay. `anew`: what an earlier commit
+    left on them goes, since nothing of it can be on any hardware: devices, node, release."""
 
     of: ClaimSet
     attempt: Attempt
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dynamig.bridge.actions import Action, Cancel, Describe, EndPod, Note, Submi
 from dynamig.bridge.plan import NoPlan, Plan, plan_again
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
+from dynamig.protocol import names
 from dynamig.protocol.device_status import outcomes
 from dynamig.protocol.hold_note import Attempt
 from dynamig.protocol.slurm_jobs import TOP_PRIORITY, Ending, Job
@@ -44,7 +45,7 @@ def decide(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     match _pays_here(of, job, world):
         case None:
             return ()
-        case False if of.in_use:
+        case False if of.in_use or not of.claims:
             return (Cancel(job, "it does not run where the claims are"),)
         case False:
             return (TakeBack(of, "its Slurm job does not run where the claims are"),)
@@ -78,10 +79,24 @@ def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
         return gates
     if any(p.node is not None for p in of.pods):
         return _live(of, job, world)
-    waits = of.pod.unschedulable_since if of.of_one_pod else None
-    if of.allocated and waits is not None and world.now - waits > PATIENCE_UNSCHEDULABLE and not of.in_use:
-        return (TakeBack(of, "kube-scheduler cannot place the pod there"),)
+    if of.allocated and _is_stranded(of, world):
+        return (TakeBack(of, "kube-scheduler cannot place its pods there"),)
     return ()
+
+
+def _is_stranded(of: ClaimSet, world: World) -> bool:
+    """Kube-scheduler has tried for long enough to place pods that are paid for, and found no node for any (P7).
+
+    PodScheduled alone does not say how long: its time stays that of the gate (UpdatePodCondition, Kubernetes 1.37.2),
+    and that of an earlier commit. So it counts from the last commit, and from when a pod was told that it is paid for.
+    """
+    if not of.unschedulable:
+        return False
+    told = [p.told for p in of.pods if not p.gated]
+    since = [t.since if t is not None and t.reason == names.PAID else world.now for t in told]
+    if of.attempt is not None and of.attempt.committed is not None:
+        since.append(of.attempt.committed)
+    return world.now - max(since) > PATIENCE_UNSCHEDULABLE
 
 
 def let_run(of: ClaimSet) -> tuple[Action, ...]:
@@ -115,17 +130,23 @@ def _device_words(data: Mapping[str, Any]) -> str:
 
 def bare(of: ClaimSet, job: Job | None, world: World) -> tuple[Action, ...]:
     """`job`: the one that is over, or the next one that waits; None if Slurm knows none."""
-    if not of.in_use:
+    if of.claims and not of.in_use:
         return (TakeBack(of, "the Slurm job that pays for it is over"),)
     if job is not None and job.living:
         return _held_again(of, job, world)
-    if job is not None and (why := _meant(job)):
+    if not of.in_use and _home(of) is None:
+        return ()  # the claims that its pod leans on have no place now, and come first
+    if job is not None and (why := _meant(of, job, world)):
         return end_pods(of, *why)
     return _hold_again(of, job, world)
 
 
-def _meant(ended: Job) -> tuple[str, str] | None:
-    """Reason and words for a job that somebody meant to end."""
+def _meant(of: ClaimSet, ended: Job, world: World) -> tuple[str, str] | None:
+    """Reason and words for a job that somebody meant to end. One that ran elsewhere did not pay for this: the bridge
+    cancelled it."""
+    node = world.node_of(ended.node)
+    if node is not None and node.name != _home(of):
+        return None
     job = f"Slurm job {ended.key.job_id}, which pays for this pod,"
     match ended.ending:
         case Ending.CANCELLED:
@@ -171,8 +192,9 @@ def _ask_again(of: ClaimSet, attempt: Attempt, ended: Job | None, node: NodeView
 
 
 def _home(of: ClaimSet) -> str | None:
-    """The Kubernetes node where the set lives."""
-    nodes = (*(c.view.held_by_node for c in of.claims), *(p.node for p in of.pods))
+    """The Kubernetes node where the set lives, or is to live: where the claims are that its pod leans on."""
+    own, others = ([c.view.held_by_node for c in claims] for claims in (of.claims, of.leans_on))
+    nodes = (*own, *(p.node for p in of.pods), *others)
     return next((n for n in nodes if n is not None), None)
 
 

@@ -7,7 +7,7 @@ anew. Sets that are committed to devices are decided on in `committed`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from dynamig.bridge import committed
@@ -60,6 +60,9 @@ COMMITS = 3
 
 BACK_OFF = 4.0
 """Seconds before the third commit to one job; the second comes after one, a fourth would come after its square."""
+
+REST = 600.0
+"""Seconds from the last commit until another node is asked for, once kube-scheduler could place no pod on any."""
 
 CAN_MOVE = ("Resources", "Priority", "ReqNodeNotAvail")
 """Slurm's reasons that another node may cure. Limits of accounts and QOS hold everywhere."""
@@ -205,6 +208,9 @@ def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> 
     planned = plan_hold(of, world, choose, excluded=attempt.excluded)
     if isinstance(planned, NoPlan):
         return (Tell(of, "NoLegalPlacement", planned.why),)
+    if _was_tried(planned, attempt, world) and _rests(of, attempt, world):
+        tried = ", ".join(attempt.excluded)
+        return (Tell(of, "Unschedulable", f"kube-scheduler cannot place the pod on {tried}: one is tried again later"),)
     is_noted = not of.claims or (noted == attempt and all(c.view.held for c in of.claims))
     if is_noted:
         return (Submit(of, attempt, planned),)
@@ -238,7 +244,21 @@ def _next_attempt(of: ClaimSet, noted: Attempt | None, ended: Job | None) -> Att
     last = 0 if ended is None else ended.identity.attempt
     if noted is None or noted.set_uid != of.uid:
         return Attempt(of.uid, last + 1)
-    return noted if last < noted.number else Attempt(of.uid, last + 1, excluded=noted.excluded)
+    if last < noted.number:
+        return noted
+    return Attempt(of.uid, last + 1, excluded=noted.excluded, committed=noted.committed)
+
+
+def _was_tried(planned: Plan, attempt: Attempt, world: World) -> bool:
+    """Whether kube-scheduler could not place the pods there before; no other node can serve them now."""
+    nodes = (world.node_of(name) for name in planned.nodes)
+    return any(n is not None and n.name in attempt.excluded for n in nodes)
+
+
+def _rests(of: ClaimSet, attempt: Attempt, world: World) -> bool:
+    """Whether the last try is not long ago, and no pod is new since: others have the shards meanwhile."""
+    last = attempt.committed
+    return last is not None and world.now - last < REST and all(p.created <= last for p in of.pods)
 
 
 def _scancelled(noted: Attempt | None, ended: Job | None) -> str | None:
@@ -253,11 +273,15 @@ def _scancelled(noted: Attempt | None, ended: Job | None) -> str | None:
 
 def _pending(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Action, ...]:
     """It waits with Slurm's reason, and is asked for anew where it could start now and Slurm does not know it."""
+    if why := _astray(of, _of_nodes(job, world)):
+        return _instead(of, job, why)
     tell = Tell(of, "SlurmPending", f"Slurm job {job.key.job_id} waits: {job.reason or 'queued'}")
     if world.now - job.submitted < STARTS_AT_ONCE:
         return (tell,)
-    better = plan_hold(of, world, choose, excluded=_of_nodes(job, world) if _is_stuck(job, world) else ())
-    if isinstance(better, NoPlan) or not _moves(job, better, world):
+    stuck = _of_nodes(job, world) if _is_stuck(job, world) else ()
+    noted = of.attempt or Attempt(of.uid, job.identity.attempt)
+    better = plan_hold(of, world, choose, excluded=noted.excluded, stuck=stuck)
+    if isinstance(better, NoPlan) or not _moves(job, better, world) or _was_tried(better, noted, world):
         return (tell,)
     return (tell, *_instead(of, job, f"it can start on {', '.join(better.nodes)}"))
 
@@ -285,17 +309,28 @@ def _moves(job: Job, better: Plan, world: World) -> bool:
 
 
 def _instead(
-    of: ClaimSet, job: Job, why: str, *, not_on: tuple[str, ...] = (), wrong_pick: bool = False
+    of: ClaimSet, job: Job, why: str, *, not_on: str | None = None, wrong_pick: bool = False, anew: bool = False
 ) -> tuple[Action, ...]:
     """Another attempt takes the job's place, and its place in the queue: noted first, so that what ends the job can
     never look like somebody's scancel."""
+    excluded = () if of.attempt is None else of.attempt.excluded
+    if not_on is not None:
+        excluded = (*(n for n in excluded if n != not_on), not_on)
     following = Attempt(
         of.uid,
         job.identity.attempt + 1,
         priority=None if job.priority is None else job.priority + 1,
-        excluded=(*(of.attempt.excluded if of.attempt is not None else ()), *not_on),
+        excluded=excluded,
+        committed=None if of.attempt is None else of.attempt.committed,
     )
-    return (Note(of, following), Cancel(job, why, wrong_pick))
+    return (Note(of, following, anew), Cancel(job, why, wrong_pick))
+
+
+def _astray(of: ClaimSet, nodes: Collection[str]) -> str:
+    """Why a job on these nodes is of no use to a pod that has no device yet: a claim that it leans on is not there. It
+    was taken back meanwhile, and gets another place."""
+    gone = (c.view for c in of.leans_on if c.view.held_by_node not in nodes)
+    return next((f"claim {c.ref.name} is on {c.held_by_node or 'no node'} now" for c in gone), "")
 
 
 # -- a job that runs ---------------------------------------------------------------------------------------------------
@@ -306,8 +341,8 @@ def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     if node is None or not node.ready:
         why = "it is not managed" if node is None else node.why_not
         return (Tell(of, "NodeNotReady", f"job {job.key.job_id} runs on {job.node}, but {why}"),)
-    if why := no_place_for(of, node):
-        return _instead(of, job, f"{node.name}: {why}")
+    if leaves := _leaves(of, job, node, world):
+        return leaves
     if wait := _not_yet(of, world):
         return wait
     if not of.claims:
@@ -334,8 +369,7 @@ def _commit(of: ClaimSet, job: Job, node: NodeView, choice: Choice, world: World
     if noted.committed is not None and world.now - noted.committed < BACK_OFF ** (noted.commits - 1):
         return ()
     if noted.commits >= COMMITS:
-        why = f"kube-scheduler cannot place the pod on {node.name}"
-        return (Tell(of, "Unschedulable", why), *_instead(of, job, why, not_on=(node.name,)))
+        return _elsewhere(of, job, node)
     paying = replace(
         noted,
         number=job.identity.attempt,
@@ -345,6 +379,32 @@ def _commit(of: ClaimSet, job: Job, node: NodeView, choice: Choice, world: World
         committed=world.now,
     )
     return (Commit(of, job, paying, node.name, choice), Verify(of, job, world.footprints()), *committed.let_run(of))
+
+
+def _leaves(of: ClaimSet, job: Job, node: NodeView, world: World) -> tuple[Action, ...]:
+    """What ends a job that is of no use to the set where it runs."""
+    if why := no_place_for(of, node):
+        return _instead(of, job, f"{node.name}: {why}")
+    if why := _astray(of, (node.name,)):
+        return _instead(of, job, why)
+    if of.attempt is not None and of.attempt.number > job.identity.attempt and node.name in of.attempt.excluded:
+        return (Cancel(job, f"another node than {node.name} was asked for since"),)  # noted, and then not cancelled
+    return _elsewhere(of, job, node, anew=True) if _is_left(of, node, world) else ()
+
+
+def _is_left(of: ClaimSet, node: NodeView, world: World) -> bool:
+    """Whether a hand-made claim has lost its devices on the node because kube-scheduler cannot place its pods, and is
+    known to be on no hardware. One commit is enough here, where a generated claim has COMMITS: it takes as long."""
+    if of.of_one_pod or not of.unschedulable:
+        return False
+    views = [c.view for c in of.claims]
+    here = all(v.held and v.released and not v.deleting and v.held_by_node == node.name for v in views)
+    return here and all(_is_nowhere(c, world) for c in of.claims)
+
+
+def _elsewhere(of: ClaimSet, job: Job, node: NodeView, *, anew: bool = False) -> tuple[Action, ...]:
+    why = f"kube-scheduler cannot place the pod on {node.name}"
+    return (Tell(of, "Unschedulable", why), *_instead(of, job, why, not_on=node.name, anew=anew))
 
 
 # -- over --------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ Slurm would not start it now; on the others it would only get shards without a p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -82,15 +82,28 @@ class NoPlan:
     why: str
 
 
-def plan_hold(of: ClaimSet, world: World, choose: Chooser, *, excluded: Iterable[str] = ()) -> Plan | NoPlan:
+def plan_hold(
+    of: ClaimSet, world: World, choose: Chooser, *, excluded: Sequence[str] = (), stuck: Sequence[str] = ()
+) -> Plan | NoPlan:
     """The hold that starts now at the best place, else one that waits; else why there is none.
 
     Best: the least ballast, then the fewest partitions lost, then the fewest shards, then node and GPU order
-    (deterministic). `excluded`: Kubernetes nodes, as long as there are others.
+    (deterministic). `excluded`: Kubernetes nodes where kube-scheduler could not place the pods, the latest last; those
+    that were excluded first come back first where no other can serve. `stuck`: where Slurm lets the set wait.
     """
+    for first in range(len(excluded)):
+        if isinstance(planned := _plan_but_for(of, world, choose, excluded[first:], stuck), Plan):
+            return planned
+    return _plan_but_for(of, world, choose, (), stuck)
+
+
+def _plan_but_for(
+    of: ClaimSet, world: World, choose: Chooser, excluded: Sequence[str], stuck: Sequence[str]
+) -> Plan | NoPlan:
     known = _candidates(of, world)
     unfit = {n.name: why for n in known if (why := no_place_for(of, n))}
-    nodes = _but_for([n for n in known if n.name not in unfit], frozenset(excluded))
+    fit = [n for n in known if n.name not in unfit and n.name not in excluded]
+    nodes = [n for n in fit if n.name not in stuck] or fit
     ready = [(n, world.slurm_nodes[n.slurm]) for n in nodes if n.ready and n.slurm in world.slurm_nodes]
     if not ready:
         reasons = ((n.name, n.why_not or unfit.get(n.name)) for n in known)
@@ -115,10 +128,6 @@ def no_place_for(of: ClaimSet, node: NodeView) -> str:
     may not keeps a shared claim from no other."""
     reasons = [why_not(pod.rules, node.name, node.marks) for pod in of.pods]
     return reasons[0] if reasons and all(reasons) else ""
-
-
-def _but_for(nodes: Sequence[NodeView], excluded: frozenset[str]) -> Sequence[NodeView]:
-    return [n for n in nodes if n.name not in excluded] or nodes
 
 
 Rank = tuple[int, int, int, str, int]

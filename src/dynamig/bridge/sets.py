@@ -82,6 +82,13 @@ class ClaimSet:
         """Whether something of it may be prepared: then no allocation is taken back."""
         return any(p.node is not None for p in self.pods) or any(c.view.reserved_for for c in self.claims)
 
+    @property
+    def unschedulable(self) -> bool:
+        """Whether kube-scheduler finds no node for any of its pods that it may place. Gated ones do not count: they go
+        where the claims go."""
+        free = [p for p in self.pods if not p.gated]
+        return bool(free) and not self.in_use and all(p.unschedulable_since is not None for p in free)
+
     def state(self, job: Job | None) -> HoldState:
         return hold_state(
             HoldFacts(

@@ -45,7 +45,9 @@ NEXT: Mapping[HoldState, frozenset[HoldState]] = MappingProxyType(
         HoldState.COMMITTED: frozenset(
             {HoldState.VERIFIED, HoldState.LIVE, HoldState.RUNNING, HoldState.BARE, HoldState.ENDING}
         ),
-        HoldState.VERIFIED: frozenset({HoldState.LIVE, HoldState.COMMITTED, HoldState.BARE, HoldState.ENDING}),
+        HoldState.VERIFIED: frozenset(
+            {HoldState.LIVE, HoldState.COMMITTED, HoldState.RUNNING, HoldState.BARE, HoldState.ENDING}
+        ),
         HoldState.LIVE: frozenset({HoldState.BARE, HoldState.ENDING, HoldState.RELEASED}),
         HoldState.BARE: frozenset(
             {HoldState.LIVE, HoldState.VERIFIED, HoldState.COMMITTED, HoldState.PLANNED, HoldState.ENDING}

@@ -16,13 +16,15 @@ from dynamig.testing.fakes import Faults
 
 
 class FakeSets:
-    """`told` has what pods were told, latest last; `now` is the time at which they are, in seconds of the epoch."""
+    """`told` has what pods were told, latest last; `now` is the time at which they are, in seconds of the epoch;
+    `unfit`: nodes on which kube-scheduler cannot place a pod, by its name."""
 
     def __init__(self, driver: str = names.DRIVER_NAME) -> None:
         self.faults = Faults()
         self.pods: dict[str, dict[str, Any]] = {}
         self.claims: dict[str, dict[str, Any]] = {}
         self.told: dict[str, list[tuple[str, str]]] = {}
+        self.unfit: dict[str, Collection[str]] = {}
         self.driver = driver
         self.now = 0.0
         self._versions = itertools.count(1)
@@ -53,7 +55,7 @@ class FakeSets:
             statuses.append({"name": f"c{number}", "resourceClaimName": claim_name})
         entries += [{"name": f"u{number}", "resourceClaimName": used} for number, used in enumerate(uses)]
         pod: dict[str, Any] = {
-            "metadata": {"namespace": "ns", "name": name, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "metadata": {"namespace": "ns", "name": name, "uid": uid, "creationTimestamp": to_rfc3339(self.now)},
             "spec": {
                 "resourceClaims": entries,
                 "schedulingGates": [{"name": names.GATE}],
@@ -61,25 +63,36 @@ class FakeSets:
             },
             "status": {"phase": "Pending", "resourceClaimStatuses": statuses},
         }
+        _say(pod, {"type": "PodScheduled", "reason": "SchedulingGated", "lastTransitionTime": to_rfc3339(self.now)})
         self._touch(pod)
         self.pods[name] = pod
         return pod
 
     def schedule(self) -> None:
-        """kube-scheduler: an ungated pod whose claims are all allocated is bound, and reserves them."""
-        for pod in self.pods.values():
+        """kube-scheduler: an ungated pod whose claims are all allocated on one node that it may be on is bound, and
+        reserves them; else its condition says Unschedulable, with the time at which it was gated (UpdatePodCondition,
+        Kubernetes 1.37.2)."""
+        for name, pod in self.pods.items():
             claims = self.claims_of(pod)
             if pod["spec"].get("schedulingGates") or pod["spec"].get("nodeName") or not claims:
                 continue
-            if all(c["status"].get("allocation") for c in claims):
-                node = claims[0]["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"][0]
-                pod["spec"]["nodeName"] = node["matchFields"][0]["values"][0]
-                pod["status"]["phase"] = "Running"
-                self._touch(pod)
-                for claim in claims:
-                    reserved = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-                    claim["status"].setdefault("reservedFor", []).append(reserved)
-                    self._touch(claim)
+            nodes = {_node_of(c) for c in claims}
+            node = nodes.pop()
+            if node is None or nodes or node in self.unfit.get(name, ()):
+                _say(pod, {**_said(pod, "PodScheduled"), "status": "False", "reason": "Unschedulable"})
+                continue
+            pod["spec"]["nodeName"] = node
+            pod["status"]["phase"] = "Running"
+            self._touch(pod)
+            for claim in claims:
+                reserved = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+                claim["status"].setdefault("reservedFor", []).append(reserved)
+                self._touch(claim)
+
+    def clear(self, claim: str) -> None:
+        """kube-scheduler takes the allocation of a claim away, as it does where a pod fits nowhere."""
+        self.claims[claim]["status"] = {}
+        self._touch(self.claims[claim])
 
     def finish_pod(self, name: str) -> None:
         """The pod has succeeded. The claim controller takes its reservations away, deallocates what nobody reserves and
@@ -196,7 +209,7 @@ class FakeSets:
         if name in self.pods:
             condition = {"type": names.CONDITION, "reason": reason, "message": message}
             condition["lastTransitionTime"] = to_rfc3339(self.now)
-            self.pods[name]["status"]["conditions"] = [condition]
+            _say(self.pods[name], condition)
 
     def end(self, namespace: str, name: str, uid: str, reason: str, message: str, grace: int) -> None:
         self.tell(namespace, name, uid, reason, message)
@@ -228,6 +241,25 @@ class FakeSets:
 def _forget_ours(meta: dict[str, Any]) -> None:
     ours = (names.NODE, names.HOLD, names.RELEASE, names.VERIFIED)
     meta["annotations"] = {k: v for k, v in meta.get("annotations", {}).items() if k not in ours}
+
+
+def _say(pod: dict[str, Any], condition: Mapping[str, Any]) -> None:
+    """In place of what the pod's condition of that type said before."""
+    others = [c for c in pod["status"].get("conditions", ()) if c["type"] != condition["type"]]
+    pod["status"]["conditions"] = [*others, dict(condition)]
+
+
+def _said(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(c for c in pod["status"]["conditions"] if c["type"] == kind)
+    return found
+
+
+def _node_of(claim: Mapping[str, Any]) -> str | None:
+    """Where the claim's allocation lets pods be; None without one."""
+    allocation = claim["status"].get("allocation")
+    if not allocation:
+        return None
+    return str(allocation["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
 
 
 def _nothing() -> ClaimView:

@@ -130,15 +130,24 @@ class Stage:
         for _ in range(round(seconds)):
             self.look()
 
+    def pass_time(self, seconds: float) -> None:
+        """One look a second, with kube-scheduler and drivers doing their parts."""
+        for _ in range(round(seconds)):
+            self.look_with_everybody()
+
     def settle(self, looks: int = 20) -> None:
-        """Looks until there is nothing more to do, with kube-scheduler and drivers doing their parts."""
+        """The same until there is nothing more to do."""
         for _ in range(looks):
-            took = self.look()
-            self.sets.schedule()
-            self._drivers()
-            if not took:
+            if not self.look_with_everybody():
                 return
         raise AssertionError("the bridge does not come to rest")
+
+    def look_with_everybody(self) -> int:
+        """One look; then kube-scheduler's and the drivers' turn. How many actions it took."""
+        took = self.look()
+        self.sets.schedule()
+        self._drivers()
+        return took
 
     def _drivers(self) -> None:
         """Each node's driver has what is bound to it on its hardware."""
@@ -159,8 +168,7 @@ class Stage:
     def unschedule(self, pod: str) -> None:
         """kube-scheduler finds no node for a pod, and clears the allocation of its claims."""
         for claim in self.sets.claims_of(self.sets.pods[pod]):
-            claim["status"] = {}
-            claim["metadata"]["resourceVersion"] += "0"
+            self.sets.clear(claim["metadata"]["name"])
 
     def devices(self, pod: str) -> list[tuple[str, str]]:
         found = []
