@@ -7,7 +7,7 @@ the node where the claim is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dynamig.bridge.needs import LEAST, Needs
@@ -16,6 +16,9 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol.hold_lifecycle import HoldFacts, HoldState, hold_state
 from dynamig.protocol.hold_note import Attempt
 from dynamig.protocol.slurm_jobs import Job
+
+CLAIMS_ARE_MADE = 10.0
+"""Seconds after which a pod's claims have been made, unless something is in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +123,32 @@ def claim_sets(world: World) -> tuple[ClaimSet, ...]:
         if not pod.over:
             for claim in by_hand:
                 (leaving if pod.deleting else users).setdefault(claim.view.ref.uid, []).append(pod)
-        of_pods.append(_of_pod(pod, claims, by_hand, complete=not pod.pending_claims and None not in found))
+        absent = [name for name, claim in zip(pod.claims, found, strict=True) if claim is None]
+        of_pods.append(_of_pod(pod, claims, by_hand, _missing(pod, absent, world.now)))
     return (*_by_hand(world, users, leaving), *of_pods, *_orphans(world, {s.uid for s in of_pods}))
 
 
-def _of_pod(pod: PodView, claims: Iterable[SetClaim], by_hand: tuple[SetClaim, ...], *, complete: bool) -> ClaimSet:
+def _missing(pod: PodView, absent: Sequence[str], now: float) -> str:
+    """Why not all claims of the pod are there, for its user; empty if they are. Kubernetes' controller makes those of a
+    pod in their order and stops at the first that fails (k8s.io/kubernetes v1.37.2, resourceclaim/controller.go)."""
+    if not pod.unmade and not absent:
+        return ""
+    if now - pod.created < CLAIMS_ARE_MADE:
+        return "its resource claims are being made"
+    where, said = pod.ref.namespace, list[str]()
+    if absent:
+        said.append(f"there is no ResourceClaim {', '.join(absent)} in namespace {where}")
+    if pod.unmade:
+        templates = ", ".join(dict.fromkeys(pod.unmade))
+        said.append(
+            f"Kubernetes has not made its claim from ResourceClaimTemplate {templates}: usually there is none of that "
+            f"name in namespace {where} (kubectl -n {where} get resourceclaimtemplates), else the pod's event "
+            "FailedResourceClaimCreation says why"
+        )
+    return "; ".join(said)
+
+
+def _of_pod(pod: PodView, claims: Iterable[SetClaim], by_hand: tuple[SetClaim, ...], missing: str) -> ClaimSet:
     alive = not (pod.deleting or pod.over)
     return ClaimSet(
         uid=pod.ref.uid,
@@ -132,7 +156,7 @@ def _of_pod(pod: PodView, claims: Iterable[SetClaim], by_hand: tuple[SetClaim, .
         claims=tuple(c for c in claims if c.made_for == pod.ref.uid),
         needs=pod.needs,
         leans_on=by_hand,
-        missing="" if complete else "its resource claims are being made",
+        missing=missing,
         never_bound=pod.node is None,
         leaving=(pod,) if pod.deleting and not pod.over else (),
     )

@@ -45,7 +45,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a Slurm namespace. `claims`: names of its ResourceClaims; `pending_claims`: some are not made yet;
+    """A pod of a Slurm namespace. `claims`: names of its ResourceClaims; `unmade`: templates of those not made yet;
     `needs`: what it asks of a node beside devices; `payment`: who pays for it; `told`: what its condition says; times
     in seconds of the epoch."""
 
@@ -56,7 +56,7 @@ class PodView:
     node: str | None
     phase: str
     claims: tuple[str, ...]
-    pending_claims: bool
+    unmade: tuple[str, ...]
     created: float
     unschedulable_since: float | None
     needs: Needs
@@ -211,13 +211,13 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
     """The view of one API object."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     made = {s["name"]: s.get("resourceClaimName") for s in status.get("resourceClaimStatuses") or ()}
-    claims, pending = [], False
+    claims, unmade = list[str](), list[str]()
     for entry in spec.get("resourceClaims") or ():
         name = entry.get("resourceClaimName") or made.get(entry["name"])
         if name is not None:
             claims.append(str(name))
         elif entry["name"] not in made:  # made with a null name: the template needs no claim
-            pending = True
+            unmade.append(str(entry.get("resourceClaimTemplateName")))
     return PodView(
         ref=PodRef(meta["namespace"], meta["name"], meta["uid"]),
         gated=any(g["name"] == names.GATE for g in spec.get("schedulingGates") or ()),
@@ -226,7 +226,7 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
         node=spec.get("nodeName"),
         phase=status.get("phase", ""),
         claims=tuple(claims),
-        pending_claims=pending,
+        unmade=tuple(unmade),
         created=_time(meta.get("creationTimestamp")),
         unschedulable_since=_unschedulable(status),
         needs=needs_of(spec),

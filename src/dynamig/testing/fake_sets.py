@@ -43,9 +43,10 @@ class FakeSets:
         return self.claims[name]
 
     def create_pod(
-        self, name: str, *claims: Mapping[str, Any], uses: Sequence[str] = (), cpu: str = "1"
+        self, name: str, *claims: Mapping[str, Any], uses: Sequence[str] = (), unmade: str = "", cpu: str = "1"
     ) -> dict[str, Any]:
-        """A gated pod with one claim per spec, generated as Kubernetes does; `uses`: claims made by hand."""
+        """A gated pod with one claim per spec, generated as Kubernetes does; `uses`: claims made by hand; `unmade`: a
+        template from which no claim is made."""
         uid = f"pod-{name}"
         entries, statuses = [], []
         for number, spec in enumerate(claims):
@@ -54,6 +55,8 @@ class FakeSets:
             entries.append({"name": f"c{number}", "resourceClaimTemplateName": "t"})
             statuses.append({"name": f"c{number}", "resourceClaimName": claim_name})
         entries += [{"name": f"u{number}", "resourceClaimName": used} for number, used in enumerate(uses)]
+        if unmade:
+            entries.append({"name": "missing", "resourceClaimTemplateName": unmade})
         pod: dict[str, Any] = {
             "metadata": {"namespace": "ns", "name": name, "uid": uid, "creationTimestamp": to_rfc3339(self.now)},
             "spec": {

@@ -68,6 +68,7 @@ class Stage:
     done: list[tuple[Action, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.sets.now = self.now
         self.slurm.clock = lambda: self.now
         self.hands = Hands(self.sets, self.slurm, names.DRIVER_NAME, lambda: self.now)
         self.failures = Failures(lambda: self.now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dynamig.bridge.committed import PATIENCE_UNSCHEDULABLE, SEEN_TWICE, SLURM_SETTLES
 from dynamig.bridge.decide import LONGEST_PREPARE
+from dynamig.bridge.sets import CLAIMS_ARE_MADE
 from dynamig.protocol import names
 from dynamig.protocol.slurm_jobs import Ending, JobState
 from dynamig.protocol.times import to_rfc3339
@@ -119,3 +120,27 @@ def test_scancel_of_a_job_that_pays_for_processors_only_ends_that_pod() -> None:
     stage.look()
     assert stage.sets.pods["a"]["metadata"].get("deletionTimestamp")
     assert not stage.sets.pods["b"]["metadata"].get("deletionTimestamp")
+
+
+def test_a_template_that_is_not_there_is_named_after_a_while() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"), unmade="a-slise")
+    stage.look_for(3)
+    assert stage.sets.told["a"] == [("WaitingForClaims", "its resource claims are being made")]
+    stage.look_for(CLAIMS_ARE_MADE)
+    reason, message = stage.sets.told["a"][-1]
+    assert reason == "WaitingForClaims"
+    assert "has not made its claim from ResourceClaimTemplate a-slise: usually there is none" in message
+    assert "kubectl -n ns get resourceclaimtemplates" in message
+    assert len(stage.sets.told["a"]) == 2, "told once"
+    assert stage.slurm.jobs == {}
+
+
+def test_a_hand_made_claim_that_is_not_there_is_named_and_may_come_later() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", uses=["shared"])
+    stage.look_for(CLAIMS_ARE_MADE + 3)
+    assert stage.sets.told["a"][-1][1] == "there is no ResourceClaim shared in namespace ns"
+    stage.sets.create_claim("shared", wants("1g.10gb"))
+    stage.settle()
+    assert stage.sets.pods["a"]["spec"].get("nodeName")
