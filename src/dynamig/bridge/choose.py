@@ -68,7 +68,8 @@ class WorldChooser:
             return NoChoice(str(refused))
         found = allocate(offered.occupied(here, whole, most), wanted, classes)
         if isinstance(found, NoRoom):
-            return NoChoice(str(found) if most is None else f"for {most} shards: {found}")
+            why = str(found) if most is None else f"for {most} shards: {found}"
+            return NoChoice(why, unmatched=found.code == "NO_MATCH")
         if len(found.held) < sum(len(chosen) for chosen in found.picks):
             return NoChoice("it asks for adminAccess, which Slurm cannot pay for: no pod of this namespace gets it")
         cost = sum(offered.cost(d, whole) for d in found.held)

@@ -42,9 +42,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class NoChoice:
-    """Why a set does not fit on a GPU, in words for its user."""
+    """Why a set does not fit on a GPU, in words for its user. `unmatched`: the GPU has nothing of what it asks for."""
 
     why: str
+    unmatched: bool = False
 
 
 class Chooser(Protocol):
@@ -80,6 +81,10 @@ class NoPlan:
     """Nothing that could be asked of Slurm now would help; shown to the user."""
 
     why: str
+
+
+MOST_KINDS = 3
+"""Kinds of GPU whose devices are named to a user whose selectors match none of them."""
 
 
 def plan_hold(
@@ -168,16 +173,16 @@ def _reached(of: ClaimSet, node: NodeView, slurm: SlurmNode, choose: Chooser) ->
 def _wait(of: ClaimSet, ready: Sequence[tuple[NodeView, SlurmNode]], choose: Chooser, world: World) -> Plan | NoPlan:
     """The least cost that the set can have anywhere, on the nodes where Slurm cannot start it now."""
     possible: dict[SlurmNodeName, int] = {}
-    reasons: list[str] = []
+    refused: list[NoChoice] = []
     for node, _ in ready:
         for gpu in node.map.values():
             choice = choose.when_empty(of, gpu)
             if isinstance(choice, Choice):
                 possible[node.slurm] = min(choice.cost, possible.get(node.slurm, choice.cost))
             else:
-                reasons.append(choice.why)
+                refused.append(choice)
     if not possible:
-        why = reasons[0] if reasons else "no GPU of a ready node is in its device map"
+        why = _why_never(refused)
         return NoPlan(f"no GPU can serve it, not even an empty one (all claims of a pod are on one GPU): {why}")
     cost = min(possible.values())
     passing = _passing(world)
@@ -185,6 +190,15 @@ def _wait(of: ClaimSet, ready: Sequence[tuple[NodeView, SlurmNode]], choose: Cho
     if not nodes:
         return NoPlan(f"GPUs have {cost} shards free, but no place that it fits in: it waits until one is freed")
     return Plan(tuple(n.name for n in nodes), cost)
+
+
+def _why_never(refused: Sequence[NoChoice]) -> str:
+    """One GPU's reason, of those that have what is asked for; else what each kind of GPU has."""
+    if not refused:
+        return "no GPU of a ready node is in its device map"
+    if matching := [r.why for r in refused if not r.unmatched]:
+        return matching[0]
+    return "; ".join(list(dict.fromkeys(r.why for r in refused))[:MOST_KINDS])
 
 
 Passing = Mapping[tuple[SlurmNodeName, int], int]

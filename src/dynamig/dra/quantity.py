@@ -36,9 +36,16 @@ def memory(amount: MiB) -> str:
 
     `9984Mi`, but `16Gi` for 16384 MiB. Sent like this, a read object equals the written one.
     """
-    value, unit = int(amount), "Mi"
-    for larger in ("Gi", "Ti", "Pi", "Ei"):
+    return written(Fraction(int(amount) << 20))
+
+
+def written(amount: Fraction) -> str:
+    """For people and the API server: the largest binary unit that leaves a whole number."""
+    if amount.denominator != 1:
+        return f"{float(amount):g}"
+    value, unit = int(amount), ""
+    for larger in _BINARY:
         if value == 0 or value % 1024:
             break
         value, unit = value // 1024, larger
-    return f"{value}{unit}" if value else "0"
+    return f"{value}{unit}"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dynamig.bridge.choose import WorldChooser
-from dynamig.bridge.plan import Choice, NoChoice
+from dynamig.bridge.plan import Choice, Chooser, NoChoice, NoPlan, plan_hold
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import SetClaim, World, read_set_claim
+from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice
-from tests.unit.bridge.stage import gpu, published
+from tests.unit.bridge.stage import Stage, gpu, published
 
 GPU = gpu("n1", 0)
 POOL = published()[GPU].name
@@ -114,7 +116,39 @@ def test_a_held_device_that_is_not_published_closes_the_gpu() -> None:
 def test_a_profile_that_does_not_exist_is_told_in_words() -> None:
     found = choose("5g.60gb")
     assert isinstance(found, NoChoice)
-    assert "mig" in found.why
+    assert found.unmatched
+    assert "profile == '5g.60gb'`; devices of class mig.nvidia.com have profile 1g.10gb, " in found.why
+
+
+class Kinds:
+    """Each node's GPUs say something else."""
+
+    def __init__(self, *, also_full: bool = False) -> None:
+        self._also_full = also_full
+
+    def __call__(self, of: ClaimSet, gpu: GpuUuid, *, most: int | None = None) -> NoChoice:
+        if self._also_full and gpu.endswith("n2-1"):
+            return NoChoice("it is full")
+        return NoChoice(f"what {gpu[:6]} has", unmatched=True)
+
+    def when_empty(self, of: ClaimSet, gpu: GpuUuid) -> NoChoice:
+        return self(of, gpu)
+
+
+def no_plan(chooser: Chooser) -> str:
+    plan = plan_hold(ClaimSet("set", (), (claim("me", "1g.10g"),)), Stage().world(), chooser)
+    assert isinstance(plan, NoPlan)
+    return plan.why
+
+
+def test_what_no_gpu_has_is_told_once_for_each_kind_of_gpu() -> None:
+    every = replace(Stage().world(), classes=CLASSES)
+    assert no_plan(WorldChooser(every, names.DRIVER_NAME)).count("no device matches the selector") == 1
+    assert no_plan(Kinds()).endswith("what GPU-n1 has; what GPU-n2 has")
+
+
+def test_what_some_gpus_have_nothing_of_is_no_news_where_another_has() -> None:
+    assert no_plan(Kinds(also_full=True)).endswith(": it is full")
 
 
 def test_admin_access_is_refused_in_words() -> None:

@@ -11,6 +11,7 @@ from dynamig.dra.allocate import (
     Allocation,
     Claim,
     Constraint,
+    DeviceClass,
     DeviceId,
     Mode,
     Occupancy,
@@ -183,7 +184,7 @@ def test_all_devices(policy: Policy) -> None:
     assert len(given(node(gpus=3), wholes, policy=policy)) == 3
     assert refused(node(gpus=3, held=[mig("1g.10gb", 0, gpu=1)]), wholes, policy=policy).code == "NO_ROOM"
     assert refused(node(), everything(f"{A}.type == 'mig'"), policy=policy).code == "NO_ROOM", "they overlap"
-    assert refused(node(), everything(f"{A}.type == 'x'"), policy=policy).code == "NO_ROOM", "there are none"
+    assert refused(node(), everything(f"{A}.type == 'x'"), policy=policy).code == "NO_MATCH", "there are none"
 
 
 def test_alternatives_in_their_order() -> None:
@@ -267,9 +268,63 @@ def test_a_refusal_says_what_is_in_the_way() -> None:
         "claim d/c, request r: 14 of 52 devices of n1 match r, 7 are held, 4 overlap what is held, 3 are free, 4 wanted"
     )
     assert answer.next_step
-    none = refused(busy, wants("9g"))
-    assert "0 of 52 devices" in none.what
-    assert "selectors" in none.next_step
+
+
+PROFILES = "profile 1g.10gb, 1g.10gb+me, 1g.20gb, 2g.20gb, 3g.40gb, 4g.40gb, 7g.80gb"
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        (f"{A}.profile == '1g.10g'", f"devices of class mig have {PROFILES}"),
+        (
+            f"device.capacity['{DRIVER}'].memory.compareTo(quantity('200Gi')) >= 0",
+            f"devices of class mig have memory 9984Mi, 20096Mi, 40448Mi, 81152Mi; {PROFILES}",
+        ),
+        (f"{A}.profile == '3g.40gb' && {A}.productName == 'A100'", "have productName NVIDIA H100 80GB HBM3; profile"),
+        ("device.driver == 'amd.com'", f"devices of class mig have {PROFILES}"),
+    ],
+)
+@pytest.mark.parametrize("held", [[], [FULL]])
+def test_a_selector_that_no_device_matches_is_quoted_beside_what_there_is(
+    selector: str, said: str, held: list[DeviceId]
+) -> None:
+    """Whether the devices are free does not matter."""
+    answer = refused(node(held=held), claim(exactly("r", selectors=("true", selector))))
+    assert answer.code == "NO_MATCH"
+    assert f"claim d/c, request r: no device matches the selector `{selector}`; " in answer.what
+    assert said in answer.what
+    assert "correct the selector" in answer.next_step
+
+
+def test_what_matches_and_is_taken_is_another_answer() -> None:
+    answer = refused(node(held=[FULL]), wants("1g.10gb"))
+    assert answer.code == "NO_ROOM"
+    assert "7 of 26 devices of n1 match r0" in answer.what
+    assert "wait" in answer.next_step
+
+
+def test_a_class_that_no_device_is_of_says_so() -> None:
+    classes = {**CLASSES, "b200": DeviceClass("b200", (f"{A}.productName == 'NVIDIA B200'",))}
+    answer = allocate(node(), [claim(exactly("r", device_class="b200"))], classes)
+    assert isinstance(answer, Refusal)
+    assert answer.code == "NO_MATCH"
+    assert f"no device is of class b200: its selector `{A}.productName == 'NVIDIA B200'` matches none" in answer.what
+
+
+def test_what_is_quoted_and_named_is_bounded() -> None:
+    serial = f"{A}.uuid in [{', '.join(repr('GPU-' + str(n) * 20) for n in range(3, 40))}]"
+    answer = refused(node(gpus=16), claim(exactly("r", device_class="gpu", selectors=(serial,))))
+    assert "uuid GPU-n1-0, GPU-n1-1, GPU-n1-10" in answer.what
+    assert "and 4 more" in answer.what
+    assert len(answer.what) < 600
+
+
+def test_of_many_nodes_the_one_that_has_such_devices_is_told_of() -> None:
+    nodes = [node(name="a", geometry=A30), node(name="b", held=[DeviceId(DRIVER, "b/gpu-0", "gpu-0")])]
+    answer = best_node(nodes, [wants("1g.10gb")], CLASSES)
+    assert isinstance(answer, Refusal)
+    assert (answer.code, "NO_MATCH on 1, NO_ROOM on 1" in answer.what) == ("NO_ROOM", True)
 
 
 def test_the_limit_of_the_search_is_an_answer() -> None:
@@ -314,7 +369,7 @@ def test_the_best_of_many_nodes() -> None:
 def test_no_node_at_all() -> None:
     answer = best_node([node(name=n, geometry=A30) for n in ("a", "b")], [wants("1g.10gb")], CLASSES)
     assert isinstance(answer, Refusal)
-    assert answer.what.startswith("none of 2 nodes (NO_ROOM on 2); claim d/c, request r0:")
+    assert answer.what.startswith("none of 2 nodes (NO_MATCH on 2); claim d/c, request r0:")
     assert isinstance(best_node([], [wants("1g.10gb")], CLASSES), Refusal)
     fatal = best_node([node(name="a"), node(name="b")], [claim(exactly("r", device_class="x"))], CLASSES, BOTH[0])
     assert isinstance(fatal, Refusal)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from dynamig.dra.quantity import memory, parse
+from dynamig.dra.quantity import memory, parse, written
 from dynamig.errors import Refused
 from dynamig.mig import MiB
 
@@ -49,3 +49,12 @@ def test_what_is_no_quantity(text: str) -> None:
 def test_memory_is_written_as_the_server_would(mib: int, text: str) -> None:
     assert memory(MiB(mib)) == text
     assert parse(text) == mib << 20
+
+
+@pytest.mark.parametrize("text", ["0", "7", "132", "1Ki", "9984Mi", "1537Ki", "80Gi", "3Ei"])
+def test_an_amount_is_written_as_it_was_read(text: str) -> None:
+    assert written(parse(text)) == text
+
+
+def test_a_part_of_one_is_written_as_a_decimal() -> None:
+    assert written(parse("1500m")) == "1.5"

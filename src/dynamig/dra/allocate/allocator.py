@@ -81,7 +81,7 @@ def best_node(
     """The allocation with the smallest score, the first of equal ones; with FIRST_FIT the first at all.
 
     With FIRST_FIT a fatal refusal ends the search, as in kube-scheduler. What no node can serve is refused with the
-    reasons counted, and the first node's in full.
+    reasons counted, and one in full: the first node's that has such devices at all.
     """
     asked, names = question(claims, classes), tuple(claim.name for claim in claims)
     manner = _Manner(policy, None if demand is None else frozenset(demand.items()), limit)
@@ -151,7 +151,8 @@ def _no_room(occupancy: Occupancy, asked: Question, names: Names) -> Refusal:
 def _nowhere(nodes: Sequence[tuple[Occupancy, Refusal | None]], asked: Question, names: Names) -> Refusal:
     if not nodes:
         return Refusal("NO_ROOM", "no node offers devices", "see whether a driver publishes ResourceSlices")
-    first = nodes[0][1] or _no_room(nodes[0][0], asked, names)
-    codes = Counter(refusal.code if refusal else "NO_ROOM" for _, refusal in nodes)
+    refusals = [refusal or _no_room(occupancy, asked, names) for occupancy, refusal in nodes]
+    first = next((refusal for refusal in refusals if refusal.code != "NO_MATCH"), refusals[0])
+    codes = Counter(refusal.code for refusal in refusals)
     counted = ", ".join(f"{code} on {count}" for code, count in codes.most_common())
     return Refusal(first.code, f"none of {len(nodes)} nodes ({counted}); {first.what}", first.next_step, first.fatal)

@@ -36,9 +36,9 @@ class Allocation:
 class Refusal:
     """Why this node cannot serve the claims, for the person who wrote them.
 
-    `code`: NO_ROOM; UNKNOWN_CLASS, TOO_MANY_DEVICES, SELECTOR_FAILS, CONSTRAINT_BREAKS_ALL, POOL_UPDATING,
-    POOL_INVALID; POOL_UNSUPPORTED; SEARCH_LIMIT. `fatal`: kube-scheduler would give up the whole attempt here and
-    not look at other nodes.
+    `code`: NO_ROOM, where devices match; NO_MATCH, where none does; UNKNOWN_CLASS, TOO_MANY_DEVICES, SELECTOR_FAILS,
+    CONSTRAINT_BREAKS_ALL, POOL_UPDATING, POOL_INVALID; POOL_UNSUPPORTED; SEARCH_LIMIT. `fatal`: kube-scheduler would
+    give up the whole attempt here and not look at other nodes.
     """
 
     code: str

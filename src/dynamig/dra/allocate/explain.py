@@ -1,4 +1,4 @@
-"""What is in the way of claims that found no room, in numbers."""
+"""What is in the way of claims that found no room: in numbers, or in the selectors themselves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dynamig.dra.allocate.decision import Refusal
 from dynamig.dra.allocate.node import NodeDevices, Occupancy
 from dynamig.dra.allocate.offers import State
 from dynamig.dra.allocate.plan import ClaimPlan, Option, Plan, Question, Rule, expressions, selector_fails, where
+from dynamig.dra.allocate.unmatched import unmatched
 
 
 def no_room(occupancy: Occupancy, plan: Plan, asked: Question, names: Sequence[str]) -> Refusal:
@@ -30,11 +31,13 @@ def _one_request(
         device = (failing & -failing).bit_length() - 1
         told = selector_fails(node, who, expressions(asked, options[0].choice), device)
         return replace(told, fatal=False)  # kube-scheduler would have said so during the search, had it got there
+    left_out = [*_rejected(node, options, asked)]
+    if not left_out and not any(option.matching for option in options):
+        none = "; or ".join(dict.fromkeys(unmatched(node, asked, option) for option in options))
+        return Refusal("NO_MATCH", f"{who}: {none}", "correct the selector, or ask for what there is")
     counted = "; or ".join(_counts(occupancy, claim, option) for option in options)
-    what = "; ".join([f"{who}: {counted}", *_rejected(node, options, asked)])
-    if any(option.matching for option in options):
-        return Refusal("NO_ROOM", what, "wait for devices to become free, or ask for smaller ones")
-    return Refusal("NO_ROOM", what, "compare the selectors of class and request with the node's ResourceSlices")
+    what = "; ".join([f"{who}: {counted}", *left_out])
+    return Refusal("NO_ROOM", what, "wait for devices to become free, or ask for smaller ones")
 
 
 def _enough(occupancy: Occupancy, claim: ClaimPlan, option: Option) -> bool:

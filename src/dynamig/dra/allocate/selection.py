@@ -140,6 +140,11 @@ class Expression:
             return f"selector `{self._selector.expression}` fails: {error}"
 
 
+def reads_of(expression: str) -> frozenset[Read]:
+    """The attributes and capacities that the expression reads, as far as that can be told from its text."""
+    return _compiled(expression).reads or frozenset()
+
+
 @lru_cache(maxsize=KEPT_EXPRESSIONS)
 def _compiled(text: str) -> Expression:
     return Expression(text)
