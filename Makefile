@@ -8,6 +8,12 @@ PYTEST := $(PYTHON) -m pytest
 LAB_ARGS ?=
 SLURM_LAB ?= .lab-slurm
 
+# `lab env` exports this for people, of any lab; targets have theirs whatever a shell says, unless told on make's command line.
+ifneq ($(origin DYNAMIG_LAB_DIR),command line)
+override DYNAMIG_LAB_DIR := $(CURDIR)/.lab
+endif
+export DYNAMIG_LAB_DIR
+
 -include emulator/emulator.mk
 
 .PHONY: help demo test check lint unit property integration soak e2e slurm slurm-soak lab-up lab-down lab-status bench proto lock clean
