@@ -207,6 +207,8 @@ def _held_again(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     attempt = of.attempt
     if attempt is not None and attempt.bare_since is not None and world.now - attempt.bare_since > PATIENCE_BARE:
         return (*end_pods(of, "HoldLost", f"Slurm job {job.key.job_id}, which is to pay for this pod, does not start"),)
+    if not job.reason:
+        return ()  # Slurm has not looked at it yet
     return (Tell(of, "HoldLost", f"Slurm job {job.key.job_id}, which is to pay for it again, waits: {job.reason}"),)
 
 

@@ -33,7 +33,8 @@ class Attempt:
     `set_uid`: of the claim set; `number`: from 1, one for each hold that is asked for; `job`: the one that pays, known
     from the commit on, and its `shards`; `priority`: of the job whose place this one takes, plus one. `commits`: times
     that the set was committed to this job, and when last; `excluded`: nodes where kube-scheduler could not place the
-    pod. `bare_since`: since when the set lives without a job on a node that takes jobs. Seconds of the epoch.
+    pod, the latest last. `bare_since`: since when the set lives without a job on a node that takes jobs. Seconds of
+    the epoch.
     """
 
     set_uid: str
