@@ -105,6 +105,8 @@ def plan_hold(
 def _plan_but_for(
     of: ClaimSet, world: World, choose: Chooser, excluded: Sequence[str], stuck: Sequence[str]
 ) -> Plan | NoPlan:
+    if why := _apart(of):
+        return NoPlan(why)
     known = _candidates(of, world)
     unfit = {n.name: why for n in known if (why := no_place_for(of, n))}
     fit = [n for n in known if n.name not in unfit and n.name not in excluded]
@@ -120,6 +122,15 @@ def _plan_but_for(
         ((rank, plan) for node, slurm in ready for rank, plan in _reached(of, node, slurm, choose)), key=lambda p: p[0]
     )
     return _join(now) if now else _wait(of, ready, choose, world)
+
+
+def _apart(of: ClaimSet) -> str:
+    """Why no node can have a pod, of whose hand-made claims each is held for itself; empty if they are together."""
+    homes = {c.view.ref.name: c.view.held_by_node for c in of.leans_on}
+    if len(set(homes.values())) < 2:
+        return ""
+    told = ", ".join(f"{claim} on {node}" for claim, node in sorted(homes.items()))
+    return f"its claims are on different nodes ({told}): write both requests into one claim, or into a template"
 
 
 def _candidates(of: ClaimSet, world: World) -> Sequence[NodeView]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dynamig.bridge.committed import PATIENCE_UNSCHEDULABLE, SEEN_TWICE, SLURM_SETTLES
 from dynamig.bridge.decide import LONGEST_PREPARE
+from dynamig.bridge.fits import NodeMarks
 from dynamig.bridge.sets import CLAIMS_ARE_MADE
 from dynamig.protocol import names
 from dynamig.protocol.slurm_jobs import Ending, JobState
 from dynamig.protocol.times import to_rfc3339
-from tests.unit.bridge.stage import Stage, wants
+from tests.unit.bridge.stage import NODES, Stage, wants
 
 
 def sharing() -> Stage:
@@ -144,3 +145,16 @@ def test_a_hand_made_claim_that_is_not_there_is_named_and_may_come_later() -> No
     stage.sets.create_claim("shared", wants("1g.10gb"))
     stage.settle()
     assert stage.sets.pods["a"]["spec"].get("nodeName")
+
+
+def test_a_pod_whose_claims_are_on_different_nodes_is_told_so() -> None:
+    stage = Stage()
+    for claim, node in (("a", "n1"), ("b", "n2")):
+        stage.sets.create_claim(claim, wants("7g.80gb"))
+        stage.sets.create_pod(f"only-{claim}", uses=[claim])["spec"]["nodeSelector"] = {"zone": node}
+    stage.marks = {node: NodeMarks({"zone": node}) for node in NODES}
+    stage.settle()
+    stage.sets.create_pod("both", uses=["a", "b"])
+    stage.settle()
+    assert stage.sets.told["both"][-1][0] == "NoLegalPlacement"
+    assert "different nodes (a on n1, b on n2)" in stage.sets.told["both"][-1][1]
