@@ -52,7 +52,7 @@ def test_slurm_gives_out_no_lost_gpu_and_has_it_again_when_it_is_back(lab: Lab, 
     index = next(i for i, gpu in enumerate(gpus) if gpu not in {i.gpu for i in cluster.instances()})
 
     def is_out() -> None:
-        assert reason(lab).startswith(f"{names.DRAINED}GPU {index} ({gpus[index]})")
+        assert reason(lab).startswith(f"{names.DRAINED}GPU {index}: GPU_LOST ({gpus[index]}")
         assert not offered(lab, gpus[index])
 
     def is_back() -> None:

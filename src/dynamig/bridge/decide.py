@@ -26,7 +26,7 @@ from dynamig.bridge.actions import (
     Tell,
     Verify,
 )
-from dynamig.bridge.drains import drains
+from dynamig.bridge.drains import drains, sick
 from dynamig.bridge.extra import publications
 from dynamig.bridge.failures import Setback
 from dynamig.bridge.news import news
@@ -118,7 +118,7 @@ def decide_set(of: ClaimSet, world: World, choose: Chooser) -> tuple[Action, ...
         return (Tell(of, "WaitingForClaims", of.missing),) if of.pod.gated else ()
     job, extra = one_job(world.holds_of(of.uid), of)
     twins = () if of.over else tuple(Cancel(j, "another job holds the same set") for j in extra)
-    actions = (*twins, *_in_state(of, job, world, choose))
+    actions = (*twins, *_in_state(of, job, world, choose), *sick(of, world))
     return tuple(a for a in actions if not (isinstance(a, Submit) and _just_refused(of, world.now)))
 
 

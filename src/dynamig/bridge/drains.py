@@ -1,4 +1,4 @@
-"""Nodes that Slurm is to start nothing on, because a GPU that it would give out does not answer (case C-71). Pure.
+"""GPUs that do not answer: Slurm is to start nothing on their nodes, and their pods are told (case C-71). Pure.
 
 Slurm keeps single GPUs of a node from nobody, so the whole node is drained: what runs there goes on, and the reason is
 where administrators look for it, in `sinfo -R` (docs/decisions/0020-a-silent-gpu-drains-its-node.md).
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dynamig.bridge.actions import Drain, Undrain
+from dynamig.bridge.actions import Drain, Tell, Undrain
+from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
 from dynamig.protocol import names
 from dynamig.protocol.slurm_jobs import SlurmNode
@@ -35,4 +36,14 @@ def _why(views: Sequence[NodeView]) -> str:
     """Which of the GPUs that Slurm gives out do not answer; empty if all do. Two that say they are the same node are
     both heard."""
     silent = {(i, gpu, n.unhealthy[gpu]) for n in views for i, gpu in n.map.items() if gpu in n.unhealthy}
-    return "; ".join(f"GPU {i} ({gpu}) does not answer: {heard}" for i, gpu, heard in sorted(silent))
+    return "; ".join(f"GPU {i}: {heard} ({gpu} does not answer)" for i, gpu, heard in sorted(silent))
+
+
+def sick(of: ClaimSet, world: World) -> tuple[Tell, ...]:
+    """Words to pods on a GPU that does not answer: they stay, and only their owners know whether they still work."""
+    words = "of node {} does not answer: {}"
+    heard = {gpu: words.format(n.name, why) for n in world.nodes.values() for gpu, why in n.unhealthy.items()}
+    if of.gpu is None or of.gpu not in heard or not of.pods:
+        return ()
+    left = "The pod is left as it is: delete it if it works no more"
+    return (Tell(of, names.GPU_UNHEALTHY, f"{of.gpu} {heard[of.gpu]}. {left}"),)

@@ -63,6 +63,9 @@ PAID: Final = "Paid"
 SLURM_REFUSED: Final = "SlurmRefused"
 """Reason of that condition: Slurm refused the job, in its own words; it is submitted again after a while."""
 
+GPU_UNHEALTHY: Final = "GpuUnhealthy"
+"""Reason of that condition: the pod's GPU does not answer."""
+
 NO_TROUBLE: Final = frozenset({PAID, "SlurmPending", "WaitingForClaims"})
 """Reasons of that condition whose events are of type Normal. All others are warnings."""
 

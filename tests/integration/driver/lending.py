@@ -76,6 +76,10 @@ elif asked[0] == "requeue":
         sys.exit("Only batch jobs are accepted or processed for job " + asked[1])
     if job["requeue"] == "works":
         become("COMPLETING", job["restart"] + 1)
+elif asked[0] == "update" and asked[1].startswith("NodeName="):
+    (folder / "job.json").write_text(json.dumps({**job, "node": "IDLE+DRAIN", "drained": asked[3]}))
+elif asked[:3] == ["--oneliner", "show", "node"]:
+    print(f"NodeName={asked[3]} Arch=x86_64 CPUAlloc=0 State={job['node']} ThreadsPerCore=1 Reason=...")
 elif asked[0] == "update":
     check_known(asked[1].removeprefix("JobId="))
 elif asked[:2] == ["show", "config"]:
@@ -89,8 +93,8 @@ elif asked[0] != "notify":
 
 
 class FakeSlurmCommands:
-    """`bin` has scontrol, squeue and scancel for one job; `asked` says what they were asked; `lent` is where the task
-    prolog looks.
+    """`bin` has scontrol, squeue and scancel for one job and its node; `asked` says what they were asked; `lent` is
+    where the task prolog looks.
 
     Answers, exit statuses and states are those that 26.05.5 gave: docs/decisions/0011-the-loan.md.
     """
@@ -103,7 +107,15 @@ class FakeSlurmCommands:
         for name in ("scontrol", "squeue", "scancel"):
             (self.bin / name).write_text(f"#!{sys.executable}\n{SLURM}")
             (self.bin / name).chmod(0o755)
-        usual = {"id": 7, "sluid": "s7", "restart": 0, "state": "RUNNING", "kind": "batch", "controller": "there"}
+        usual = {
+            "id": 7,
+            "sluid": "s7",
+            "restart": 0,
+            "state": "RUNNING",
+            "kind": "batch",
+            "controller": "there",
+            "node": "IDLE",
+        }
         self._write({**usual, "requeue": "works", "cancel": "works", "prolog_timeout": 18, **job})
 
     def _write(self, job: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dynamig.protocol import names
 from dynamig.protocol.loans import Borrower
 from tests.integration.driver.lending import FakeSlurmCommands, LendingNode
 
@@ -170,10 +171,26 @@ def test_without_slurmctld_free_gpus_are_lent(node: LendingNode, tmp_path: Path)
 def test_without_a_driver_the_job_is_turned_away(node: LendingNode, tmp_path: Path, kind: str) -> None:
     node.close()
     slurm = FakeSlurmCommands(tmp_path, kind=kind)
-    status, said = run(PROLOG, node, slurm, DYNAMIG_WAIT="1")
+    status, said = run(PROLOG, node, slurm, DYNAMIG_WAIT="1", SLURMD_NODENAME="n1")
     assert status == 0
     assert "no driver answers" in said
     assert slurm.job()["state"] == "COMPLETING"
+    assert slurm.job()["drained"] == f"Reason={names.DRAINED}no driver answers", "nothing else starts there in vain"
+
+
+@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN", "MIXED+DRAIN+NOT_RESPONDING"])
+def test_somebody_elses_drain_is_not_written_over(node: LendingNode, tmp_path: Path, state: str) -> None:
+    node.close()
+    slurm = FakeSlurmCommands(tmp_path, node=state)
+    assert run(PROLOG, node, slurm, DYNAMIG_WAIT="1", SLURMD_NODENAME="n1")[0] == 0
+    assert "drained" not in slurm.job()
+
+
+def test_a_gpu_that_is_busy_drains_nothing(node: LendingNode, tmp_path: Path) -> None:
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path)
+    assert run(PROLOG, node, slurm, DYNAMIG_WAIT="1", SLURMD_NODENAME="n1")[0] == 0
+    assert "drained" not in slurm.job()
 
 
 def test_without_the_command_the_job_is_turned_away(node: LendingNode, tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dynamig.protocol import names
 from dynamig.protocol.slurm_jobs import SlurmNodeName
 from tests.unit.bridge.stage import Stage, gpu, wants
 
 N1, N2 = SlurmNodeName("n1"), SlurmNodeName("n2")
 LOST = gpu("n1", 1)
-OURS = f"dynamig: GPU 1 ({LOST}) does not answer: GPU_LOST"
+OURS = f"dynamig: GPU 1: GPU_LOST ({LOST} does not answer)"
 
 
 @pytest.fixture
@@ -32,19 +33,31 @@ def test_what_runs_there_stays_and_what_is_new_goes_elsewhere() -> None:
     home = stage.sets.pods["before"]["spec"]["nodeName"]
     stage.unhealthy = {gpu(home, 0): "GPU_LOST"}
     stage.settle()
+    assert stage.sets.told["before"][-1][0] == names.GPU_UNHEALTHY
     stage.sets.create_pod("after", wants("1g.10gb"))
     stage.settle()
     assert stage.sets.pods["before"]["spec"]["nodeName"] == home
     assert stage.sets.pods["before"]["status"]["phase"] == "Running"
     assert stage.sets.pods["after"]["spec"]["nodeName"] != home
+    stage.unhealthy = {}
+    stage.settle()
+    assert stage.sets.told["before"][-1][0] == names.PAID
 
 
 def test_the_reason_follows_what_is_wrong(stage: Stage) -> None:
     stage.settle()
     stage.unhealthy[gpu("n1", 0)] = "NVML_TIMEOUT"
     stage.settle()
-    first = f"dynamig: GPU 0 ({gpu('n1', 0)}) does not answer: NVML_TIMEOUT; "
+    first = f"dynamig: GPU 0: NVML_TIMEOUT ({gpu('n1', 0)} does not answer); "
     assert stage.slurm.drained == {N1: first + OURS.removeprefix("dynamig: ")}
+
+
+def test_a_drain_by_a_prolog_without_a_driver_ends_with_its_report(stage: Stage) -> None:
+    """`deploy/slurm/prolog.d/50-dynamig` sets it on the node itself."""
+    stage.unhealthy, stage.not_ready = {}, {"n2"}
+    stage.slurm.drained = {N1: f"{names.DRAINED}no driver answers", N2: f"{names.DRAINED}no driver answers"}
+    stage.settle()
+    assert stage.slurm.drained == {N2: f"{names.DRAINED}no driver answers"}
 
 
 @pytest.mark.parametrize("reason", ["maintenance", "Prolog error"])
