@@ -237,7 +237,7 @@ def _job_waited(e: Evidence) -> str:
     theirs = {str(h.gpu) for role in cast.SHARING for h in e.later.api.of_pod(role.pod)}
     got = _gpu_of(e.last, job)
     must(theirs == {got}, f"evaluate has {got}, the pods had {', '.join(theirs)}")
-    return f"{e.job_waited_s:.1f} s after they were told to, {job_name(job)} on {job.node}"
+    return f"{e.job_waited_s:.1f} s after the pods were told to leave, {job_name(job)} on {job.node}"
 
 
 def _native(now: Snapshot, job: cast.NativeJob) -> JobSeen:

@@ -94,13 +94,15 @@ class Desk:
         self._screen.queue([line.split("|", QUEUE.count("|")) for line in lines])
 
     def looks_of(self, job: JobSeen) -> tuple[GpuSeen, ...]:
-        """What the running native job's own calls of NVML showed of its GPU until now, the oldest first."""
+        """What the native job's own calls of NVML showed of its GPU until now, the oldest first."""
         assert job.node is not None
         node = self._lab.node(job.node)
         path = f"~{cast.USER}/{OUTPUT.replace('%j', str(job.job_id))}"
         *whole, _ = node.run("sh", "-c", f"cat {path}").split("\n")  # the last line may be half written
         (index,) = job.gpus
-        looks = [seen.gpus_seen(json.loads(line)) for line in whole]
+        looks = [
+            seen.gpus_seen(json.loads(line)) for line in whole if line.startswith("{")
+        ]  # slurmstepd writes there too
         return tuple(sorted(gpus.values(), key=lambda gpu: gpu.minor)[index] for gpus in looks)
 
     # -- patience ------------------------------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ class Play:
         full = self._job_waits()
         later, pod_waited_s = self._native_job_ends()
         last, job_waited_s = self._pods_leave()
-        looks = {job.name: self._desk.looks_of(_native(last.api, job)) for job in (cast.TRAIN, cast.EVALUATE)}
+        ran = ((cast.TRAIN, last), (cast.SIMULATE, full), (cast.EVALUATE, last))
+        looks = {job.name: self._desk.looks_of(_native(moment.api, job)) for job, moment in ran}
         return Evidence(full, later, last, self._all_leave(), pod_waited_s, job_waited_s, looks)
 
     # -- acts ----------------------------------------------------------------------------------------------------------
