@@ -518,7 +518,7 @@ class ClaimService:
             if record is None or record.state is not State.PREPARED:
                 self._out.cdi.remove(uid)
 
-    def adopt(self, claim: ClaimView, devices: Sequence[DeviceRecord]) -> None:
+    def take_note(self, claim: ClaimView, devices: Sequence[DeviceRecord]) -> None:
         """The claim is in the journal as *held*: nothing of it is ours on the hardware, and it is let go in time."""
         with self._claim_locks.of(claim.ref.uid):
             if claim.ref.uid not in self._out.journal.records():

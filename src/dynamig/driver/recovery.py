@@ -43,14 +43,14 @@ class RemoveCdi:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt:
+class TakeNote:
     """Take note of a claim that carries our finalizer for this node and that the journal does not know."""
 
     claim: ClaimView
     devices: tuple[NotedDevice, ...]
 
 
-Action = Retire | RestoreCdi | RemoveCdi | Adopt
+Action = Retire | RestoreCdi | RemoveCdi | TakeNote
 
 
 def describe(action: Action) -> str:
@@ -62,7 +62,7 @@ def describe(action: Action) -> str:
             return f"write the CDI file of claim {record.ref} again"
         case RemoveCdi(uid):
             return f"remove the CDI file of claim {uid}: nothing of it is prepared"
-        case Adopt(claim):
+        case TakeNote(claim):
             return f"take note of claim {claim.ref}: it carries our finalizer and is not in the journal"
 
 
@@ -90,7 +90,7 @@ def plan_recovery(
     prepared = {uid for uid, r in records.items() if r.state is State.PREPARED}
     actions += [RemoveCdi(uid) for uid in sorted(set(cdi_claims) - prepared - set(unreadable))]
     known = records.keys() | set(unreadable)
-    actions += [Adopt(c, noted_devices(c)) for c in held_here if c.ref.uid not in known]
+    actions += [TakeNote(c, noted_devices(c)) for c in held_here if c.ref.uid not in known]
     return Plan(tuple(actions), foreign_instances(live, records.values(), boot_id))
 
 

@@ -75,8 +75,8 @@ class Repair:
                 self._service.restore_cdi(record)
             case recovery.RemoveCdi(uid):
                 self._service.remove_cdi(uid)
-            case recovery.Adopt(claim, devices):
-                self._service.adopt(claim, [self._noted(noted) for noted in devices])
+            case recovery.TakeNote(claim, devices):
+                self._service.take_note(claim, [self._noted(noted) for noted in devices])
 
     def _noted(self, noted: NotedDevice) -> DeviceRecord:
         """With its place, if the device is still offered: then letting go looks whether the place is empty."""

@@ -7,6 +7,9 @@
 afterwards can be shown to be ours. `retiring`: to be destroyed, never handed out again.
 The state is on disk before the act that it announces and after the act that it reports.
 
+From `absent` or `held` to `prepared` leads `adopt`: an administrator says that what lives at the places of a claim whose
+record was lost is that claim's (`dynamig driver adopt`).
+
 `held` is left out where nothing can go wrong between: a claim goes from absent to intended in one write, and a
 crash after the finalizer and before that write is found at start, by the claim itself.
 """
@@ -35,6 +38,8 @@ class Event(Enum):
     """The placements are free and the first act on hardware follows."""
     MADE = "made"
     """Every device of the claim exists, was read back, and its CDI file is written."""
+    ADOPT = "adopt"
+    """The record was lost while the claim's pod ran; its devices were found alive and are its own by a person's word."""
     RETIRE = "retire"
     """Unprepare was asked for, prepare failed, or a crash left it half done."""
     GONE = "gone"
@@ -47,8 +52,10 @@ NEXT: Mapping[tuple[State, Event], State] = MappingProxyType(
     {
         (State.ABSENT, Event.HOLD): State.HELD,
         (State.ABSENT, Event.INTEND): State.INTENDED,
+        (State.ABSENT, Event.ADOPT): State.PREPARED,
         (State.HELD, Event.HOLD): State.HELD,
         (State.HELD, Event.INTEND): State.INTENDED,
+        (State.HELD, Event.ADOPT): State.PREPARED,
         (State.INTENDED, Event.MADE): State.PREPARED,
         (State.INTENDED, Event.RETIRE): State.RETIRING,
         (State.PREPARED, Event.RETIRE): State.RETIRING,

@@ -187,7 +187,7 @@ def test_a_damaged_record_is_evidence_and_of_its_claim_nothing_is_concluded(tmp_
 # -- policy and mode change under a claim --------------------------------------------------------------------------
 
 
-def test_a_claim_is_adopted_and_let_go_although_its_device_is_no_longer_offered() -> None:
+def test_a_claim_is_noted_and_let_go_although_its_device_is_no_longer_offered() -> None:
     node = BenchNode.with_gpus()
     ref = node.allocated("a", node.device(ONE, 0))
     assert until_killed(node, DiesAt(1, after=True), lambda: node.prepare(ref)), "dies right after the finalizer"

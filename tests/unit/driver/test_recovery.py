@@ -286,7 +286,7 @@ def test_every_action_has_words() -> None:
         recovery.Retire(record, "the node was rebooted"),
         recovery.RestoreCdi(record),
         recovery.RemoveCdi("x"),
-        recovery.Adopt(found.value, ()),
+        recovery.TakeNote(found.value, ()),
     ]
     assert all("x" in text or "claim-a" in text for text in map(recovery.describe, actions))
     note = hold_note(found.value)
