@@ -123,6 +123,10 @@ class TimedJournal:
         with self._watch.on("write journal"):
             self._journal.write(record)
 
+    def restore(self, record: ClaimRecord) -> str | None:
+        with self._watch.on("write journal"):
+            return self._journal.restore(record)
+
     def forget(self, uid: str) -> None:
         with self._watch.on("remove journal"):
             self._journal.forget(uid)

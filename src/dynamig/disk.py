@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -37,6 +38,24 @@ def remove_durably(path: Path) -> None:
         sync_directory(path.parent)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def keep_beside(path: Path) -> Path | None:
+    """What is at `path` has a second name beside it, which outlives whatever replaces it; None if nothing is there.
+
+    Idempotent: what was kept before keeps its name. One process only. Raises Unavailable JOURNAL_UNWRITABLE.
+    """
+    if not path.exists():
+        return None
+    names = (f"{path.name}.damaged{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
+    try:
+        kept = next(k for k in map(path.with_name, names) if not k.exists() or k.samefile(path))
+        if not kept.exists():
+            os.link(path, kept)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return kept
 
 
 def sync_directory(path: Path) -> None:

@@ -1,7 +1,7 @@
 """The driver's journal: one JSON file per claim, each replaced as a whole. Implements `protocol.ports.Journal`.
 
 Separate files, so that claims on different GPUs never wait for each other's fsync, and so that one damaged file
-costs the proof of one claim only: it stays where it is for a person to read, and what it owned is quarantined.
+costs the proof of one claim only: it is kept for a person to read, and what it owned is quarantined.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from dynamig.disk import remove_durably, sync_directory, write_durably
+from dynamig.disk import keep_beside, remove_durably, sync_directory, write_durably
 from dynamig.errors import Refused
 from dynamig.protocol.records import ClaimRecord, from_json, to_json
 
@@ -44,19 +44,30 @@ class FileJournal:
             return dict(self._records)
 
     def unreadable(self) -> Mapping[str, str]:
-        return dict(self._unreadable)
+        with self._lock:
+            return dict(self._unreadable)
 
     def write(self, record: ClaimRecord) -> None:
-        if (path := self._unreadable.get(record.ref.uid)) is not None:
+        if (path := self.unreadable().get(record.ref.uid)) is not None:
             raise Refused(
                 "JOURNAL_DAMAGED",
                 f"{path} is not readable and is kept as it is: what claim {record.ref} has is not known",
-                "look at it, remove what it owned by hand, then remove the file and restart the driver",
+                "see `dynamig driver plan` and docs/reference/by-hand.md",
             )
-        body = json.dumps(to_json(record), indent=1).encode()
-        write_durably(self._path(record.ref.uid), body)
+        self._put(record)
+
+    def restore(self, record: ClaimRecord) -> str | None:
+        """Linked before it is replaced: whoever dies between has the damaged record as before, not none."""
+        damaged = record.ref.uid in self.unreadable()
+        kept = keep_beside(self._path(record.ref.uid)) if damaged else None
+        self._put(record)
+        return None if kept is None else str(kept)
+
+    def _put(self, record: ClaimRecord) -> None:
+        write_durably(self._path(record.ref.uid), json.dumps(to_json(record), indent=1).encode())
         with self._lock:
             self._records[record.ref.uid] = record
+            self._unreadable.pop(record.ref.uid, None)
 
     def forget(self, uid: str) -> None:
         remove_durably(self._path(uid))

@@ -7,8 +7,8 @@
 afterwards can be shown to be ours. `retiring`: to be destroyed, never handed out again.
 The state is on disk before the act that it announces and after the act that it reports.
 
-From `absent` or `held` to `prepared` leads `adopt`: an administrator says that what lives at the places of a claim whose
-record was lost is that claim's (`dynamig driver adopt`).
+From `absent` or `held` to `prepared` leads `adopt`: an administrator says that what lives at the places of a claim
+whose record was lost is that claim's (`dynamig driver adopt`).
 
 `held` is left out where nothing can go wrong between: a claim goes from absent to intended in one write, and a
 crash after the finalizer and before that write is found at start, by the claim itself.
@@ -39,7 +39,7 @@ class Event(Enum):
     MADE = "made"
     """Every device of the claim exists, was read back, and its CDI file is written."""
     ADOPT = "adopt"
-    """The record was lost while the claim's pod ran; its devices were found alive and are its own by a person's word."""
+    """The record was lost while the claim's pod ran; its devices were found alive, and a person says whose they are."""
     RETIRE = "retire"
     """Unprepare was asked for, prepare failed, or a crash left it half done."""
     GONE = "gone"

@@ -33,7 +33,8 @@ class Claims(Protocol):
         ...
 
     def held_on(self, node: str) -> Sequence[ClaimView]:
-        """Every claim that carries our finalizer and names `node`. One list of all claims: for start-up only."""
+        """Every claim that carries our finalizer and names `node`. Costs one list of all claims: for start-up, and for
+        people who ask."""
         ...
 
 
@@ -97,7 +98,7 @@ class LeaseObject(Protocol):
 
 
 class Journal(Protocol):
-    """Claim records on disk. `write` and `forget` return after the disk has it, or raise Unavailable."""
+    """Claim records on disk. `write`, `restore` and `forget` return after the disk has it, or raise Unavailable."""
 
     def records(self) -> Mapping[str, ClaimRecord]:
         """All records by claim UID, as last written."""
@@ -109,6 +110,11 @@ class Journal(Protocol):
         ...
 
     def write(self, record: ClaimRecord) -> None: ...
+    def restore(self, record: ClaimRecord) -> str | None:
+        """Like `write`, also for a claim whose record could not be read: that one is kept beside it, under the path
+        returned. None where nothing was damaged."""
+        ...
+
     def forget(self, uid: str) -> None: ...
 
 

@@ -114,6 +114,23 @@ def check_journal(journal: Journal, record: ClaimRecord) -> None:
     journal.forget(record.ref.uid)
     journal.forget(record.ref.uid)
     assert journal.records() == {}
+    assert journal.restore(record) is None, "nothing was damaged"
+    assert journal.records() == {record.ref.uid: record}
+    journal.forget(record.ref.uid)
+
+
+def check_damaged_journal(journal: Journal, record: ClaimRecord) -> None:
+    """On a journal whose only record, of the same claim, cannot be read: no word of it until it is restored."""
+    (damaged,) = journal.unreadable().values()
+    assert set(journal.unreadable()) == {record.ref.uid}
+    _refuses(Refused, "JOURNAL_DAMAGED", lambda: journal.write(record))
+    assert journal.records() == {}
+    kept = journal.restore(record)
+    assert kept is not None
+    assert kept != damaged
+    assert journal.unreadable() == {}
+    assert journal.records() == {record.ref.uid: record}
+    journal.write(record)
 
 
 def check_cdi_files(files: CdiFiles, spec: dict[str, Any]) -> None:

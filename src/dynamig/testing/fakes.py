@@ -216,6 +216,8 @@ class FakeClaims:
 
     def held_on(self, node: str) -> Sequence[ClaimView]:
         self.faults.check("held_on")
+        if self.silent:
+            raise Unavailable("API_UNAVAILABLE", "the API server does not answer")
         with self._lock:
             views = [read_claim(o, self._driver) for o in self._objects.values()]
         return [v for v in views if v.held and v.held_by_node == node]
@@ -242,17 +244,26 @@ class MemoryJournal:
     kept: dict[str, ClaimRecord] = field(default_factory=dict)
     faults: Faults = field(default_factory=Faults)
     on_write: Callable[[ClaimRecord], None] = lambda record: None
+    damaged: dict[str, str] = field(default_factory=dict)
 
     def records(self) -> Mapping[str, ClaimRecord]:
         return dict(self.kept)
 
     def unreadable(self) -> Mapping[str, str]:
-        return {}
+        return dict(self.damaged)
 
     def write(self, record: ClaimRecord) -> None:
         self.faults.check("write")
+        if (path := self.damaged.get(record.ref.uid)) is not None:
+            raise Refused("JOURNAL_DAMAGED", f"{path} is not readable")
         self.kept[record.ref.uid] = record
         self.on_write(record)
+
+    def restore(self, record: ClaimRecord) -> str | None:
+        self.faults.check("restore")
+        path = self.damaged.pop(record.ref.uid, None)
+        self.kept[record.ref.uid] = record
+        return None if path is None else f"{path}.damaged"
 
     def forget(self, uid: str) -> None:
         self.faults.check("forget")

@@ -38,7 +38,7 @@ def test_a_timed_journal_is_a_journal_and_only_writes_count() -> None:
     journal = TimedJournal(MemoryJournal(), watch)
     check_journal(journal, RECORD)
     assert journal.unreadable() == {}
-    assert watch.take()[1] == ("write journal", "remove journal", "remove journal")
+    assert watch.take()[1] == ("write journal", "remove journal", "remove journal", "write journal", "remove journal")
 
 
 def test_timed_cdi_files_are_cdi_files_and_only_writes_count() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import threading
 from pathlib import Path
@@ -17,6 +18,8 @@ from dynamig.mig import CiId, GiId, GiProfileId, GpuUuid, MigUuid, Partition, Pl
 from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.records import ClaimRecord, DeviceRecord, LiveIds, from_json, to_json
+from dynamig.testing.checks import check_damaged_journal, check_journal
+from dynamig.testing.fakes import MemoryJournal
 from tests.unit.driver.bench_node import h100
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -53,6 +56,12 @@ def test_a_record_reads_back_as_written_and_keeps_what_it_does_not_know(tmp_path
     assert FileJournal(tmp_path / "claims").records() == {}
 
 
+def test_files_and_memory_keep_the_same_promises(tmp_path: Path) -> None:
+    check_journal(FileJournal(tmp_path / "claims"), RECORD)
+    check_journal(MemoryJournal(), RECORD)
+    check_damaged_journal(MemoryJournal(damaged={"uid-1": "uid-1.json"}), RECORD)
+
+
 def test_the_record_of_version_1_is_read_for_ever() -> None:
     assert from_json(json.loads((GOLDEN / "journal-v1.json").read_text())) == RECORD
     assert to_json(RECORD) == json.loads((GOLDEN / "journal-v1.json").read_text())
@@ -77,6 +86,75 @@ def test_a_damaged_record_is_kept_named_and_costs_only_itself(tmp_path: Path, co
     with pytest.raises(Refused, match="uid-2"):
         again.write(dataclasses.replace(RECORD, ref=ClaimRef("ns", "claim", "uid-2")))
     assert damaged.read_text() == content
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"v": 1}'])
+def test_a_restored_record_replaces_the_damaged_one_which_is_kept_beside_it(tmp_path: Path, content: str) -> None:
+    (tmp_path / "claims").mkdir()
+    damaged = tmp_path / "claims/uid-1.json"
+    damaged.write_text(content)
+    check_damaged_journal(FileJournal(tmp_path / "claims"), RECORD)
+    assert (tmp_path / "claims/uid-1.json.damaged").read_text() == content
+    again = FileJournal(tmp_path / "claims")
+    assert (again.records(), again.unreadable()) == ({"uid-1": RECORD}, {})
+
+
+def test_a_claim_whose_record_is_damaged_twice_keeps_both(tmp_path: Path) -> None:
+    for content in ("first", "second"):
+        path = tmp_path / "claims/uid-1.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+        assert FileJournal(path.parent).restore(RECORD) is not None
+    kept = {p.name: p.read_text() for p in path.parent.glob("*.damaged*")}
+    assert kept == {"uid-1.json.damaged": "first", "uid-1.json.damaged-2": "second"}
+
+
+def test_dying_while_a_record_is_restored_loses_neither_the_damaged_one_nor_the_way_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "claims/uid-1.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    with monkeypatch.context() as dying:
+        dying.setattr("dynamig.driver.journal.write_durably", _dies)
+        with pytest.raises(KeyboardInterrupt):
+            FileJournal(path.parent).restore(RECORD)
+    again = FileJournal(path.parent)
+    assert again.unreadable() == {"uid-1": str(path)}
+    assert path.read_text() == "{"
+    assert again.restore(RECORD) == f"{path}.damaged"
+    assert sorted(p.name for p in path.parent.iterdir()) == ["uid-1.json", "uid-1.json.damaged"]
+
+
+def _dies(*args: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_damaged_record_that_somebody_removed_meanwhile_is_restored_too(tmp_path: Path) -> None:
+    path = tmp_path / "claims/uid-1.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    journal = FileJournal(path.parent)
+    path.unlink()
+    assert journal.restore(RECORD) is None
+    assert journal.records() == FileJournal(path.parent).records() == {"uid-1": RECORD}
+
+
+def test_a_damaged_record_that_cannot_be_kept_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "claims/uid-1.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    journal = FileJournal(path.parent)
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.link", full)
+    with pytest.raises(Unavailable) as caught:
+        journal.restore(RECORD)
+    assert caught.value.code == "JOURNAL_UNWRITABLE"
+    assert path.read_text() == "{"
+    assert journal.unreadable() == {"uid-1": str(path)}
 
 
 def test_a_record_under_another_claims_name_is_no_record(tmp_path: Path) -> None:
