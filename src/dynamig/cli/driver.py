@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from rich.text import Text
 from dynamig.cli.output import Json, log_as_json, show
 from dynamig.cli.status import foreign_words, offered, status_text
 from dynamig.driver import control
+from dynamig.driver.adoption import Adopted, may_adopt
 from dynamig.driver.catalog import Offer
 from dynamig.driver.config import load
 from dynamig.driver.recovery import describe
@@ -24,7 +25,9 @@ from dynamig.driver.service import Driver, LoanStatus
 from dynamig.errors import Refused, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol.device_map import map_to_json
+from dynamig.protocol.gpus import LiveInstance
 from dynamig.protocol.loans import loan_to_json
+from dynamig.protocol.records import ClaimRecord
 from dynamig.slurm import gres
 
 app = typer.Typer(help="The DRA driver of this node.", no_args_is_help=True)
@@ -52,6 +55,7 @@ def run(config: Config = Path("/etc/dynamig/driver.yaml")) -> None:
         "status": lambda args, caller: status_body(driver),
         "plan": lambda args, caller: plan_body(driver),
         "release": lambda args, caller: driver.release(str(args["claim"])),
+        "adopt": lambda args, caller: adopt_body(driver.adopt(str(args["claim"]))),
         **driver.loan_asks(),
     }
     server = control.ControlServer(loaded.socket, asks)
@@ -75,7 +79,7 @@ def plan(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket = Non
     """What recovery would do now; nothing is done."""
     body = control.ask(_socket(config, socket), "plan")
     lines = [f"- {a}" for a in body["actions"]]
-    lines += [f"! {word}: {what}" for word in ("quarantined", "lent") for what in body[word]]
+    lines += [f"! {word}: {what}" for word in ("quarantined", "damaged", "lent") for what in body[word]]
     show(body, Text("\n".join(lines) or "nothing to do: journal, hardware and CDI files agree"), as_json=json)
 
 
@@ -89,6 +93,25 @@ def release(
     """Destroy what a claim has that is over by the API server's word, when the kubelet has forgotten to ask for it."""
     control.ask(_socket(config, socket), "release", {"claim": claim})
     show({"released": claim}, Text(f"nothing of claim {claim} is on this node's GPUs any more"), as_json=json)
+
+
+@app.command("adopt")
+def adopt(
+    claim: Annotated[str, typer.Argument(help="UID or NAMESPACE/NAME of a claim that a pod of this node uses.")],
+    config: Config = Path("/etc/dynamig/driver.yaml"),
+    socket: Socket = None,
+    json: Json = False,
+) -> None:
+    """Say that the instances at a claim's places are that claim's, when its record was lost while its pod runs."""
+    body = control.ask(_socket(config, socket), "adopt", {"claim": claim})
+    show(body, Text("\n".join(_adopted_lines(body))), as_json=json)
+
+
+def _adopted_lines(body: Mapping[str, Any]) -> Iterator[str]:
+    had = "has" if body["fresh"] else "had already, by its record,"
+    yield from (f"claim {body['claim']} {had} {d['pool']}/{d['device']}: {d['uuid']}" for d in body["devices"])
+    if body["kept"]:
+        yield f"its damaged record is kept as {body['kept']}"
 
 
 @app.command("lend")
@@ -212,16 +235,39 @@ def plan_body(driver: Driver) -> Mapping[str, Sequence[str]]:
     return {
         "actions": [describe(a) for a in planned.actions],
         "quarantined": [
-            f"foreign {foreign_words(i, offers.get(gpu))} of {_pool_of(gpu, offers)}: left alone"
+            _line_of(gpu, i, offers.get(gpu), state.records)
             for gpu, found in planned.quarantined.items()
             for i in found
+        ],
+        "damaged": [
+            f"record {path}: what claim {uid} has is not known; if its pod runs, `dynamig driver adopt {uid}`"
+            for uid, path in planned.unreadable.items()
         ],
         "lent": _lent_lines(state.loans),
     }
 
 
-def _pool_of(gpu: GpuUuid, offers: Mapping[GpuUuid, Offer]) -> str:
-    return f"{offers[gpu].pool.name} ({gpu})" if gpu in offers else gpu
+def _line_of(gpu: GpuUuid, instance: LiveInstance, offer: Offer | None, records: Sequence[ClaimRecord]) -> str:
+    pool = gpu if offer is None else f"{offer.pool.name} ({gpu})"
+    line = f"foreign {foreign_words(instance, offer)} of {pool}: left alone"
+    claims = [
+        f"; claim {ref} is held for that place: if its pod runs there, `dynamig driver adopt {ref.uid}`"
+        for ref in may_adopt(gpu, instance, records)
+    ]
+    return line + "".join(claims)
+
+
+def adopt_body(adopted: Adopted) -> Mapping[str, Any]:
+    devices = [
+        {"pool": d.pool, "device": d.device, "uuid": d.gpu if d.live is None else d.live.mig_uuid}
+        for d in adopted.record.devices
+    ]
+    return {
+        "claim": str(adopted.record.ref),
+        "fresh": adopted.fresh,
+        "devices": devices,
+        "kept": adopted.kept,
+    }
 
 
 def _lent_lines(state: LoanStatus | None) -> Sequence[str]:

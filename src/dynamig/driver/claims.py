@@ -16,10 +16,20 @@ from typing import Any, Protocol
 import structlog
 
 from dynamig.cdi import ContainerEdits, claim_spec, device_id
+from dynamig.driver.adoption import (
+    Adopted,
+    check_alone,
+    check_in_use,
+    check_lost,
+    check_not_lent,
+    check_unowned,
+    find_held,
+    living,
+)
 from dynamig.driver.catalog import Catalog
 from dynamig.driver.hardware import destroy_all_of, in_the_way, make_compute, use_mode
 from dynamig.driver.locks import Changes, KeyedLocks
-from dynamig.driver.requests import check_held, wanted_devices
+from dynamig.driver.requests import check_held, device_record, wanted_devices
 from dynamig.errors import Conflict, DynamigError, InvariantBroken, Refused, Unavailable
 from dynamig.mig import GiId, GpuUuid, Partition
 from dynamig.protocol import names
@@ -189,7 +199,7 @@ class ClaimService:
             case Found(claim):
                 return claim
             case Gone(proof):
-                raise Refused("CLAIM_GONE", f"claim {ref}: {proof}", "nothing to prepare; delete the pod")
+                raise Refused("CLAIM_GONE", f"claim {ref}: {proof}", "there is nothing to do for it; delete its pod")
             case Unknown(reason):
                 raise Unavailable("API_UNAVAILABLE", f"claim {ref}: {reason}", "it is tried again")
 
@@ -211,7 +221,7 @@ class ClaimService:
     ) -> ClaimRecord:
         """The placements are empty, the finalizer is on the claim and *intended* is on disk."""
         record = before or ClaimRecord(claim.ref, State.ABSENT, (), self._node.boot_id, self._out.wall())
-        record = replace(record, devices=tuple(wanted), boot_id=self._node.boot_id, seen_gone=False)
+        record = replace(record, devices=tuple(wanted), boot_id=self._node.boot_id)
         held = claim.held
         try:
             if not claim.held or claim.held_by_node != self._node.name:
@@ -246,7 +256,8 @@ class ClaimService:
                 borrowers = self._fence.lent(gpus)
                 waiting_for = borrowers or self._waiting_for(record)
                 if not waiting_for:
-                    intended = record.after(Event.INTEND, now=self._out.wall(), devices=_first_making(record))
+                    devices = _first_making(record)
+                    intended = record.after(Event.INTEND, now=self._out.wall(), devices=devices, seen_gone=False)
                     self._check_invariants(intended)
                     self._out.journal.write(intended)
                     return intended
@@ -266,7 +277,8 @@ class ClaimService:
             offer = self._catalog().of_gpu(gpu)
             blockers = in_the_way(gpu, offer.table, wanted, self._out.gpus.instances(gpu), others, self._node.boot_id)
             if blockers.foreign:
-                raise _foreign(gpu, blockers.foreign)
+                may_be_own = any(i.partition in wanted for i in blockers.foreign) and not record.seen_gone
+                raise _foreign(gpu, blockers.foreign, may_be_of=record.ref if may_be_own else None)
             waiting += [f"claim {r.ref} ({r.state.value})" for r in blockers.claims]
         return waiting
 
@@ -498,6 +510,47 @@ class ClaimService:
                 self._clear(record)
             self._on_change(uid)
 
+    def adopt(self, wanted: str) -> Adopted:
+        """What lives at a claim's places is the claim's: the way out when its record was lost while its pod runs.
+
+        `wanted`: UID or NAMESPACE/NAME of a claim that this node holds. Idempotent, and safe to die in: until the
+        record is written all is as before. Raises: Refused with the codes of `adoption` where something speaks
+        against it; Unavailable API_UNAVAILABLE, LENT, and what NVML or the disk say.
+        """
+        held = self._out.claims.held_on(self._node.name)
+        ref = find_held(held, wanted, self._node.name).ref
+        with self._claim_locks.of(ref.uid):
+            record = self._out.journal.records().get(ref.uid)
+            if record is not None and self._is_whole(record):
+                return Adopted(record, fresh=False)
+            check_lost(ref, record)
+            claim = self._fetch(ref)
+            check_in_use(claim, self._node.name, self._node.driver_name)
+            check_alone(claim, held, self._node.driver_name)
+            adopted = self._adopt_living(
+                claim, record or ClaimRecord(ref, State.ABSENT, (), self._node.boot_id, self._out.wall())
+            )
+            log.warning("adopted", claim=str(ref), devices=_list(adopted.record.devices), kept=adopted.kept)
+            self._on_change(ref.uid)
+            return adopted
+
+    def _adopt_living(self, claim: ClaimView, before: ClaimRecord) -> Adopted:
+        """Seen alive and written down under the same locks, as what is intended is seen empty."""
+        allocated = claim.devices_of(self._node.driver_name)
+        devices = tuple(device_record(claim, device, self._catalog()) for device in allocated)
+        gpus = {d.gpu for d in devices}
+        with self._gpu_locks.of_all(gpus):
+            check_not_lent(claim.ref, self._fence.lent(gpus))
+            live = {gpu: self._out.gpus.instances(gpu) for gpu in gpus}
+            tables = {gpu: self._catalog().of_gpu(gpu).table for gpu in gpus}
+            others = [r for r in self._out.journal.records().values() if r.ref.uid != claim.ref.uid]
+            check_unowned(devices, live, tables, others, self._node.boot_id)
+            found = living(claim, devices, live, self._node.driver_name)
+            record = before.after(Event.ADOPT, now=self._out.wall(), devices=found, boot_id=self._node.boot_id)
+            self._check_invariants(record)
+            self.write_cdi(record)
+            return Adopted(record, kept=self._out.journal.restore(record))
+
     def _is_whole(self, record: ClaimRecord) -> bool:
         if record.state is not State.PREPARED or record.boot_id != self._node.boot_id:
             return False
@@ -558,9 +611,11 @@ def _first_making(record: ClaimRecord) -> tuple[DeviceRecord, ...]:
     return tuple(replace(d, making=n == first) for n, d in enumerate(record.devices))
 
 
-def _foreign(gpu: GpuUuid, found: Sequence[LiveInstance]) -> Refused:
+def _foreign(gpu: GpuUuid, found: Sequence[LiveInstance], may_be_of: ClaimRef | None = None) -> Refused:
+    """`may_be_of`: a claim that would have exactly this, and may have had it before its record was lost."""
+    adopt = "" if may_be_of is None else f"; if this claim's pod runs on it, `dynamig driver adopt {may_be_of.uid}`"
     return Refused(
         "FOREIGN_INSTANCE",
         f"{gpu}: {', '.join(map(str, found))} is in the way and was not made by dynamig",
-        "remove it with `nvidia-smi mig -dci -dgi`, or delete this claim to be scheduled elsewhere",
+        "remove it with `nvidia-smi mig -dci -dgi`, or delete this claim to be scheduled elsewhere" + adopt,
     )

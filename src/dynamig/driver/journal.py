@@ -52,7 +52,7 @@ class FileJournal:
             raise Refused(
                 "JOURNAL_DAMAGED",
                 f"{path} is not readable and is kept as it is: what claim {record.ref} has is not known",
-                "see `dynamig driver plan` and docs/reference/by-hand.md",
+                "see `dynamig driver plan` on the node, and docs/reference/by-hand.md",
             )
         self._put(record)
 

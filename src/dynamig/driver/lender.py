@@ -175,7 +175,7 @@ class Lender:
         if unreadable := self._journal.unreadable():
             path = min(unreadable.values())
             raise Unavailable(
-                "JOURNAL_DAMAGED", f"{path} cannot be read: it may own any GPU", "repair or remove the file"
+                "JOURNAL_DAMAGED", f"{path} cannot be read: it may own any GPU", "see `dynamig driver plan`"
             )
         live = self._gpus.instances(gpu) if self._is_ours(gpu) else ()
         check_lendable(gpu, borrower, self._loans.all(), self._journal.records().values(), live)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from dynamig.driver.hardware import foreign_instances
 from dynamig.errors import InvariantBroken
@@ -68,8 +69,11 @@ def describe(action: Action) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """`unreadable`: claim UID to path, of damaged records."""
+
     actions: tuple[Action, ...]
     quarantined: Mapping[GpuUuid, tuple[LiveInstance, ...]]
+    unreadable: Mapping[str, str]
 
 
 def plan_recovery(
@@ -78,11 +82,11 @@ def plan_recovery(
     boot_id: str,
     cdi_claims: Collection[str],
     held_here: Iterable[ClaimView] = (),
-    unreadable: Collection[str] = (),
+    unreadable: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """`live`: instances by GPU, for every GPU that could be read; a GPU that is missing in it proves nothing.
     `cdi_claims`: UIDs with a readable CDI file. `held_here`: claims that carry our finalizer for this node.
-    `unreadable`: UIDs whose record is damaged; of those nothing is known, so nothing is done."""
+    `unreadable`: UID to path where the record is damaged; of those nothing is known, so nothing is done."""
     actions: list[Action] = []
     for record in records.values():
         if (action := _for_record(record, live, boot_id, cdi_claims)) is not None:
@@ -91,7 +95,7 @@ def plan_recovery(
     actions += [RemoveCdi(uid) for uid in sorted(set(cdi_claims) - prepared - set(unreadable))]
     known = records.keys() | set(unreadable)
     actions += [TakeNote(c, noted_devices(c)) for c in held_here if c.ref.uid not in known]
-    return Plan(tuple(actions), foreign_instances(live, records.values(), boot_id))
+    return Plan(tuple(actions), foreign_instances(live, records.values(), boot_id), dict(unreadable))
 
 
 def _for_record(

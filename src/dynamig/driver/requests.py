@@ -32,7 +32,7 @@ def wanted_devices(claim: ClaimView, driver_name: str, catalog: Catalog) -> Sequ
         )
     for config in claim.configs:
         _check_config(claim, config.parameters)
-    return tuple(_device(claim, device, catalog) for device in ours)
+    return tuple(device_record(claim, device, catalog) for device in ours)
 
 
 def check_held(claim: ClaimView, node: str) -> None:
@@ -54,7 +54,8 @@ def check_held(claim: ClaimView, node: str) -> None:
         )
 
 
-def _device(claim: ClaimView, allocated: AllocatedDevice, catalog: Catalog) -> DeviceRecord:
+def device_record(claim: ClaimView, allocated: AllocatedDevice, catalog: Catalog) -> DeviceRecord:
+    """What the claim was allocated, by the facts of the catalog. Raises Refused ADMIN_ACCESS or UNKNOWN_DEVICE."""
     if allocated.admin_access:
         raise Refused(
             "ADMIN_ACCESS",

@@ -20,6 +20,7 @@ import structlog
 from dynamig.cdi import SpecFiles
 from dynamig.driver import catalog as catalogs
 from dynamig.driver import recovery
+from dynamig.driver.adoption import Adopted
 from dynamig.driver.claims import ClaimService, Guards, Node, Outside
 from dynamig.driver.config import DriverConfig, SlurmConfig
 from dynamig.driver.control import Ask, Caller
@@ -349,6 +350,14 @@ class Driver:
 
     def release(self, uid: str) -> None:
         self._service.release(uid)
+
+    def adopt(self, wanted: str) -> Adopted:
+        """Raises also Unavailable STARTING while no GPU was read yet: then nothing of any claim is known."""
+        if not self._catalog.offers:
+            raise Unavailable("STARTING", f"the driver of {self._node.name} has read no GPU yet", "ask again")
+        adopted = self._service.adopt(wanted)
+        self._loops["publish"].poke()  # what was foreign no longer is
+        return adopted
 
     def status(self) -> Status:
         return Status(

@@ -68,7 +68,7 @@ class DiesAt:
 PORTS = {
     "gpus": ("create_gpu_instance", "create_compute_instance", "destroy_compute_instance", "destroy_gpu_instance"),
     "claims": ("hold", "let_go"),
-    "journal": ("write", "forget"),
+    "journal": ("write", "restore", "forget"),
     "cdi": ("write", "remove"),
 }
 
