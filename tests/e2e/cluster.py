@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dynamig.dra import read_pools
@@ -157,6 +158,19 @@ class Cluster:
     def journal(self, node: str) -> dict[str, Any]:
         folder = self.lab.node(node).dir / "dynamig/claims"
         return {p.stem: json.loads(p.read_text()) for p in folder.glob("*.json")}
+
+    def journal_file(self, node: str, uid: str) -> Path:
+        return Path(self.lab.node(node).dir) / f"dynamig/claims/{uid}.json"
+
+    def driver(self, node: str, *command: str) -> Any:
+        """What `dynamig driver COMMAND --json` of the node answers."""
+        program = str(Path(sys.executable).with_name("dynamig"))
+        where = ("--socket", str(self.lab.node(node).dir / "run/dynamig.sock"), "--json")
+        done = subprocess.run(
+            [program, "driver", *command, *where], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
     def cdi_files(self, node: str) -> list[str]:
         return sorted(p.name for p in (self.lab.node(node).dir / "cdi").glob("*.json"))

@@ -164,6 +164,32 @@ def test_a_foreign_instance_is_withdrawn_not_destroyed_and_comes_back_when_it_is
     cluster.running("whole-gpu")
 
 
+def test_claims_whose_records_were_lost_while_pods_run_are_adopted_and_end_like_any_other(cluster: Cluster) -> None:
+    gpu = on_n1(cluster)
+    pods = ("damaged", "lost")
+    for pod in pods:
+        cluster.pod(pod, mig(profile="2g.20gb", gpu=gpu))
+    cluster.running(*pods)
+    had = {pod: cluster.device_of(pod)["data"]["uuid"] for pod in pods}
+    claims = {pod: cluster.claim_of(pod)["metadata"] for pod in pods}
+    running = cluster.instances()
+    records = {pod: cluster.journal_file("n1", claims[pod]["uid"]) for pod in pods}
+    with cluster.killed_driver("n1"):
+        records["damaged"].write_bytes(b"\0" * 7)
+        records["lost"].unlink()
+    until(lambda: _holds(_tainted(cluster) != []))
+    for pod, wanted in (("damaged", claims["damaged"]["uid"]), ("lost", f"e2e/{claims['lost']['name']}")):
+        answer = cluster.driver("n1", "adopt", wanted)
+        assert [device["uuid"] for device in answer["devices"]] == [had[pod]]
+    assert not any(cluster.driver("n1", "plan").values())
+    until(lambda: _holds(_tainted(cluster) == []))
+    assert cluster.instances() == running
+    assert [restarts(cluster, pod) for pod in pods] == [0, 0]
+    assert records["damaged"].with_name(records["damaged"].name + ".damaged").read_bytes() == b"\0" * 7
+    cluster.delete(*pods)
+    cluster.empty(within=KUBELET_RETRY)
+
+
 def test_churn_leaves_the_books_straight(cluster: Cluster) -> None:
     """40 short pods over every 1g slot of both nodes: all succeed, no two instances overlap at any look."""
     pods = [f"churn-{n}" for n in range(40)]

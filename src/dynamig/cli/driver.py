@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,19 +15,15 @@ from rich.console import Console
 from rich.text import Text
 
 from dynamig.cli.output import Json, log_as_json, show
-from dynamig.cli.status import foreign_words, offered, status_text
+from dynamig.cli.status import adopted_text, damaged_words, foreign_words, offered, quarantined_words, status_text
 from dynamig.driver import control
 from dynamig.driver.adoption import Adopted, may_adopt
-from dynamig.driver.catalog import Offer
 from dynamig.driver.config import load
 from dynamig.driver.recovery import describe
 from dynamig.driver.service import Driver, LoanStatus
 from dynamig.errors import Refused, Unavailable
-from dynamig.mig import GpuUuid
 from dynamig.protocol.device_map import map_to_json
-from dynamig.protocol.gpus import LiveInstance
 from dynamig.protocol.loans import loan_to_json
-from dynamig.protocol.records import ClaimRecord
 from dynamig.slurm import gres
 
 app = typer.Typer(help="The DRA driver of this node.", no_args_is_help=True)
@@ -104,14 +100,7 @@ def adopt(
 ) -> None:
     """Say that the instances at a claim's places are that claim's, when its record was lost while its pod runs."""
     body = control.ask(_socket(config, socket), "adopt", {"claim": claim})
-    show(body, Text("\n".join(_adopted_lines(body))), as_json=json)
-
-
-def _adopted_lines(body: Mapping[str, Any]) -> Iterator[str]:
-    had = "has" if body["fresh"] else "had already, by its record,"
-    yield from (f"claim {body['claim']} {had} {d['pool']}/{d['device']}: {d['uuid']}" for d in body["devices"])
-    if body["kept"]:
-        yield f"its damaged record is kept as {body['kept']}"
+    show(body, adopted_text(body), as_json=json)
 
 
 @app.command("lend")
@@ -235,26 +224,13 @@ def plan_body(driver: Driver) -> Mapping[str, Sequence[str]]:
     return {
         "actions": [describe(a) for a in planned.actions],
         "quarantined": [
-            _line_of(gpu, i, offers.get(gpu), state.records)
+            quarantined_words(gpu, i, offers.get(gpu), may_adopt(gpu, i, state.records))
             for gpu, found in planned.quarantined.items()
             for i in found
         ],
-        "damaged": [
-            f"record {path}: what claim {uid} has is not known; if its pod runs, `dynamig driver adopt {uid}`"
-            for uid, path in planned.unreadable.items()
-        ],
+        "damaged": [damaged_words(uid, path) for uid, path in planned.unreadable.items()],
         "lent": _lent_lines(state.loans),
     }
-
-
-def _line_of(gpu: GpuUuid, instance: LiveInstance, offer: Offer | None, records: Sequence[ClaimRecord]) -> str:
-    pool = gpu if offer is None else f"{offer.pool.name} ({gpu})"
-    line = f"foreign {foreign_words(instance, offer)} of {pool}: left alone"
-    claims = [
-        f"; claim {ref} is held for that place: if its pod runs there, `dynamig driver adopt {ref.uid}`"
-        for ref in may_adopt(gpu, instance, records)
-    ]
-    return line + "".join(claims)
 
 
 def adopt_body(adopted: Adopted) -> Mapping[str, Any]:
@@ -262,12 +238,7 @@ def adopt_body(adopted: Adopted) -> Mapping[str, Any]:
         {"pool": d.pool, "device": d.device, "uuid": d.gpu if d.live is None else d.live.mig_uuid}
         for d in adopted.record.devices
     ]
-    return {
-        "claim": str(adopted.record.ref),
-        "fresh": adopted.fresh,
-        "devices": devices,
-        "kept": adopted.kept,
-    }
+    return {"claim": str(adopted.record.ref), "fresh": adopted.fresh, "devices": devices, "kept": adopted.kept}
 
 
 def _lent_lines(state: LoanStatus | None) -> Sequence[str]:

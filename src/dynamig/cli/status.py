@@ -1,8 +1,8 @@
-"""What a node's driver answers, in words: `driver status` and `driver plan`. Pure."""
+"""What a node's driver answers, in words: `driver status`, `driver plan` and `driver adopt`. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.text import Text
@@ -10,7 +10,9 @@ from rich.text import Text
 from dynamig.cli.output import Page
 from dynamig.cli.words import Row, aligned, ranges
 from dynamig.driver.catalog import Offer
+from dynamig.mig import GpuUuid
 from dynamig.protocol import names
+from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.gpus import LiveInstance
 
 Body = Mapping[str, Any]
@@ -22,6 +24,27 @@ def foreign_words(instance: LiveInstance, offer: Offer | None) -> str:
     name = next((p.name for p in known if p.id == instance.profile), f"profile {instance.profile}")
     at = instance.placement
     return f"{name} on memory slice{'s' if at.size > 1 else ''} {ranges(range(at.start, at.end))}"
+
+
+def quarantined_words(gpu: GpuUuid, instance: LiveInstance, offer: Offer | None, claims: Iterable[ClaimRef]) -> str:
+    """`claims`: those that are held for exactly its place, and may have had it before their record was lost."""
+    pool = gpu if offer is None else f"{offer.pool.name} ({gpu})"
+    adopt = (f"; claim {c} is held for it: if its pod runs there, `dynamig driver adopt {c.uid}`" for c in claims)
+    return f"foreign {foreign_words(instance, offer)} of {pool}: left alone{''.join(adopt)}"
+
+
+def damaged_words(uid: str, path: str) -> str:
+    return (
+        f"{path}: nobody knows what claim {uid} has here; if its pod runs, `dynamig driver adopt {uid}`, "
+        "else see docs/reference/by-hand.md"
+    )
+
+
+def adopted_text(body: Body) -> Text:
+    had = "has" if body["fresh"] else "had already"
+    lines = [f"claim {body['claim']} {had} {d['pool']}/{d['device']}: {d['uuid']}" for d in body["devices"]]
+    lines += [f"its damaged record is kept as {body['kept']}"] if body["kept"] else []
+    return Text("\n".join(lines))
 
 
 def offered(offer: Offer) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dynamig.cli.driver import plan_body, status_body
+from dynamig.cli.driver import adopt_body, plan_body, status_body
 from dynamig.driver.catalog import MANAGED, UNHEALTHY
 from dynamig.driver.config import DriverConfig, load
 from dynamig.driver.lender import Lender
 from dynamig.driver.loans import MapFile
+from dynamig.driver.recovery import Plan
 from dynamig.driver.service import Driver
 from dynamig.errors import DynamigError, Refused, Unavailable
 from dynamig.protocol import names
@@ -145,6 +147,57 @@ def gpus_that_do_not_answer_are_told_and_offered_to_nobody(node: EmulatedNode) -
     assert dict(driver.status().unhealthy) == {uuids[1]: "GPU_LOST"}
     tainted = {o.reading.uuid: all(UNHEALTHY in d.taints for d in o.pool.devices) for o in driver.status().offers}
     assert tainted == {uuids[0]: False, uuids[1]: True}
+
+
+def a_claim_whose_record_was_lost_is_adopted_and_ends_like_any_other(node: EmulatedNode) -> None:
+    """The whole driver is put together over claims in memory. Of what `node` has prepared its own journal has no more
+    than a record that cannot be read."""
+    uuid = node.gpus.readings()[0].uuid
+    for uid, start in (("lost", 0), ("damaged", 3)):
+        node.prepare(uid, node.device("1g.10gb", start))
+    running = node.gpus.instances(uuid)
+    with tempfile.TemporaryDirectory() as kubelet:  # a socket's path has to be short
+        config = _config(node, Path(kubelet))
+    damaged = config.state_dir / "claims/damaged.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text('{"v": 1')
+    driver = Driver(config)
+    _adopt_with_the_whole_driver(driver, node)
+    assert node.gpus.instances(uuid) == running
+    driver._lock.close()
+    driver = Driver(config)
+    driver._rescan()
+    assert driver.plan() == Plan((), {}, {})
+    for uid in ("lost", "damaged"):
+        driver._service.unprepare(uid)
+    assert node.gpus.instances(uuid) == ()
+    assert [p.read_text() for p in damaged.parent.glob("*.damaged")] == ['{"v": 1']
+
+
+def _adopt_with_the_whole_driver(driver: Driver, node: EmulatedNode) -> None:
+    with pytest.raises(Unavailable) as told:
+        driver.adopt("lost")
+    assert told.value.code == "STARTING"
+    driver._rescan()
+    with pytest.raises(Unavailable) as told:
+        driver.adopt("lost")
+    assert told.value.code == "API_UNAVAILABLE"
+    driver._service._out = replace(driver._service._out, claims=node.claims)
+    driver._repair.run(driver._repair.plan(node.claims.held_on("n1")).actions)
+    body = plan_body(driver)
+    other, lost = sorted(body["quarantined"], key=len)
+    assert lost.endswith("`dynamig driver adopt lost`")
+    assert "1g.10gb on memory slice 3 of n1/gpu-0" in other
+    assert other.endswith("left alone")
+    (line,) = body["damaged"]
+    assert "`dynamig driver adopt damaged`" in line
+    assert not driver._loops["publish"]._poked.is_set()
+    for wanted in ("ns/claim-lost", "damaged"):
+        assert adopt_body(driver.adopt(wanted))["fresh"]
+    assert driver._loops["publish"]._poked.is_set(), "what was foreign is offered again at once"
+    driver._rescan()
+    assert not any(plan_body(driver).values())
+    assert not driver.status().foreign
 
 
 def _lend_with_the_whole_driver(node: EmulatedNode, config: DriverConfig) -> None:

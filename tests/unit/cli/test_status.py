@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dynamig.cli.output import Page
-from dynamig.cli.status import foreign_words, status_text
-from dynamig.mig import GiId, GiProfileId, Placement
+from dynamig.cli.status import adopted_text, damaged_words, foreign_words, quarantined_words, status_text
+from dynamig.mig import GiId, GiProfileId, GpuUuid, Placement
+from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.gpus import LiveInstance
 
 GPU = {"pool": "n1/gpu-0", "uuid": "GPU-0", "product": "NVIDIA H100 80GB HBM3", "minor": 0, "migMode": "on"}
@@ -68,3 +69,29 @@ def test_a_foreign_instance_of_an_unknown_profile_has_its_number() -> None:
     assert (
         foreign_words(LiveInstance(GiId(3), GiProfileId(14), Placement(2, 1)), None) == "profile 14 on memory slice 2"
     )
+
+
+def test_a_quarantined_instance_names_the_claim_that_may_adopt_it() -> None:
+    foreign = LiveInstance(GiId(3), GiProfileId(14), Placement(2, 2))
+    line = quarantined_words(GpuUuid("GPU-0"), foreign, None, ())
+    assert line == "foreign profile 14 on memory slices 2-3 of GPU-0: left alone"
+    longer = quarantined_words(GpuUuid("GPU-0"), foreign, None, [ClaimRef("ml", "c", "uid")])
+    assert longer.startswith(line)
+    assert "claim ml/c (uid)" in longer
+    assert longer.endswith("`dynamig driver adopt uid`")
+
+
+def test_a_damaged_record_is_named_with_the_way_out() -> None:
+    line = damaged_words("uid", "/var/lib/dynamig/claims/uid.json")
+    assert line.startswith("/var/lib/dynamig/claims/uid.json: ")
+    assert "`dynamig driver adopt uid`" in line
+
+
+def test_what_was_adopted_is_told_with_what_was_kept() -> None:
+    device = {"pool": "n1/gpu-0", "device": "gpu-0-mig", "uuid": "MIG-1"}
+    told = {"claim": "ml/c (uid)", "fresh": True, "devices": [device], "kept": None}
+    assert adopted_text(told).plain == "claim ml/c (uid) has n1/gpu-0/gpu-0-mig: MIG-1"
+    assert (
+        adopted_text({**told, "kept": "x.damaged"}).plain.splitlines()[1] == "its damaged record is kept as x.damaged"
+    )
+    assert "had already" in adopted_text({**told, "fresh": False}).plain
