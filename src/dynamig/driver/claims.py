@@ -16,16 +16,7 @@ from typing import Any, Protocol
 import structlog
 
 from dynamig.cdi import ContainerEdits, claim_spec, device_id
-from dynamig.driver.adoption import (
-    Adopted,
-    check_alone,
-    check_in_use,
-    check_lost,
-    check_not_lent,
-    check_unowned,
-    find_held,
-    living,
-)
+from dynamig.driver import adoption
 from dynamig.driver.catalog import Catalog
 from dynamig.driver.hardware import destroy_all_of, in_the_way, make_compute, use_mode
 from dynamig.driver.locks import Changes, KeyedLocks
@@ -510,7 +501,7 @@ class ClaimService:
                 self._clear(record)
             self._on_change(uid)
 
-    def adopt(self, wanted: str) -> Adopted:
+    def adopt(self, wanted: str) -> adoption.Adopted:
         """What lives at a claim's places is the claim's: the way out when its record was lost while its pod runs.
 
         `wanted`: UID or NAMESPACE/NAME of a claim that this node holds. Idempotent, and safe to die in: until the
@@ -518,15 +509,15 @@ class ClaimService:
         against it; Unavailable API_UNAVAILABLE, LENT, and what NVML or the disk say.
         """
         held = self._out.claims.held_on(self._node.name)
-        ref = find_held(held, wanted, self._node.name).ref
+        ref = adoption.find_held(held, wanted, self._node.name).ref
         with self._claim_locks.of(ref.uid):
             record = self._out.journal.records().get(ref.uid)
             if record is not None and self._is_whole(record):
-                return Adopted(record, fresh=False)
-            check_lost(ref, record)
+                return adoption.Adopted(record, fresh=False)
+            adoption.check_lost(ref, record)
             claim = self._fetch(ref)
-            check_in_use(claim, self._node.name, self._node.driver_name)
-            check_alone(claim, held, self._node.driver_name)
+            adoption.check_in_use(claim, self._node.name, self._node.driver_name)
+            adoption.check_alone(claim, held, self._node.driver_name)
             adopted = self._adopt_living(
                 claim, record or ClaimRecord(ref, State.ABSENT, (), self._node.boot_id, self._out.wall())
             )
@@ -534,22 +525,22 @@ class ClaimService:
             self._on_change(ref.uid)
             return adopted
 
-    def _adopt_living(self, claim: ClaimView, before: ClaimRecord) -> Adopted:
+    def _adopt_living(self, claim: ClaimView, before: ClaimRecord) -> adoption.Adopted:
         """Seen alive and written down under the same locks, as what is intended is seen empty."""
         allocated = claim.devices_of(self._node.driver_name)
         devices = tuple(device_record(claim, device, self._catalog()) for device in allocated)
         gpus = {d.gpu for d in devices}
         with self._gpu_locks.of_all(gpus):
-            check_not_lent(claim.ref, self._fence.lent(gpus))
+            adoption.check_not_lent(claim.ref, self._fence.lent(gpus))
             live = {gpu: self._out.gpus.instances(gpu) for gpu in gpus}
             tables = {gpu: self._catalog().of_gpu(gpu).table for gpu in gpus}
             others = [r for r in self._out.journal.records().values() if r.ref.uid != claim.ref.uid]
-            check_unowned(devices, live, tables, others, self._node.boot_id)
-            found = living(claim, devices, live, self._node.driver_name)
+            adoption.check_unowned(devices, live, tables, others, self._node.boot_id)
+            found = adoption.living(claim, devices, live, self._node.driver_name)
             record = before.after(Event.ADOPT, now=self._out.wall(), devices=found, boot_id=self._node.boot_id)
             self._check_invariants(record)
             self.write_cdi(record)
-            return Adopted(record, kept=self._out.journal.restore(record))
+            return adoption.Adopted(record, kept=self._out.journal.restore(record))
 
     def _is_whole(self, record: ClaimRecord) -> bool:
         if record.state is not State.PREPARED or record.boot_id != self._node.boot_id:

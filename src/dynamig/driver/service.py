@@ -352,9 +352,9 @@ class Driver:
         self._service.release(uid)
 
     def adopt(self, wanted: str) -> Adopted:
-        """Raises also Unavailable STARTING while no GPU was read yet: then nothing of any claim is known."""
+        """As `ClaimService.adopt`. Raises also Unavailable STARTING while no GPU was read yet."""
         if not self._catalog.offers:
-            raise Unavailable("STARTING", f"the driver of {self._node.name} has read no GPU yet", "ask again")
+            raise Unavailable("STARTING", f"the driver of {self._node.name} offers no GPU yet", "ask again")
         adopted = self._service.adopt(wanted)
         self._loops["publish"].poke()  # what was foreign no longer is
         return adopted

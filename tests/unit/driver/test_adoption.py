@@ -152,9 +152,10 @@ def test_a_claim_that_is_deleted_while_its_pod_runs_is_adopted() -> None:
     assert node.service.adopt("a").fresh
 
 
-def test_what_was_reported_of_the_device_may_agree() -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_was_reported_of_the_device_may_agree(whole: bool) -> None:
     node = BenchNode.with_gpus()
-    ref = node.allocated("a", node.device(ONE, 0))
+    ref = node.allocated("a", node.whole() if whole else node.device(ONE, 0))
     node.prepare(ref)
     entries = device_status.prepared(node.journal.records()["a"], names.DRIVER_NAME)
     lose(node, "a")
@@ -243,14 +244,13 @@ def test_a_claim_that_this_node_does_not_hold_is_not_found(wanted: str) -> None:
     assert (error.code, wanted in error.what, NODE in error.what) == ("UNKNOWN_CLAIM", True, True)
 
 
-def test_a_claim_that_loses_its_finalizer_meanwhile_is_not_adopted() -> None:
+@pytest.mark.parametrize("change", [{"finalizers": []}, {"annotations": {names.NODE: "n2"}}, {"annotations": {}}])
+def test_a_claim_that_is_no_longer_held_here_is_not_adopted(change: dict[str, object]) -> None:
     node = BenchNode.with_gpus()
     ref = lost(node)
-    (claim,) = node.claims.held_on(NODE)
-    node.claims.let_go(claim)
-    node.claims.held_on = lambda node: [claim]  # type: ignore[method-assign]
-    assert refused(node).code == "NOT_HELD"
-    node.claims.hold(_current(node, ref), {names.NODE: "n2"})
+    held = node.claims.held_on(NODE)
+    edit(node, ref, lambda claim: claim["metadata"].update(change))
+    node.claims.held_on = lambda node: held  # type: ignore[method-assign]
     assert refused(node).code == "NOT_HELD"
 
 
