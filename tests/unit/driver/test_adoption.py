@@ -116,6 +116,14 @@ def test_a_record_that_is_absent_will_do_as_well_as_one_that_says_held() -> None
     assert node.service.adopt("a").record == dataclasses.replace(before, since=node.clock.now)
 
 
+def test_a_record_that_was_held_in_an_earlier_boot_becomes_one_of_this_boot() -> None:
+    node = BenchNode.with_gpus()
+    lost(node)
+    node.journal.write(dataclasses.replace(node.journal.records()["a"], boot_id="boot-0"))
+    assert node.service.adopt("a").record.boot_id == node.nodes.boot_id()
+    assert planned(node) == ()
+
+
 def test_a_damaged_record_is_replaced_and_kept(tmp_path: Path) -> None:
     node = BenchNode.with_gpus()
     node.journal = FileJournal(tmp_path / "claims")  # type: ignore[assignment]
@@ -359,11 +367,22 @@ def test_what_another_record_proves_to_be_its_own_is_not_adopted(whole: bool) ->
     assert (error.code, "ns/thief" in error.what) == ("NOT_ITS_OWN", True)
 
 
-def test_a_place_where_nothing_lives_is_not_adopted() -> None:
+def test_books_in_which_two_claims_had_one_slice_are_not_written() -> None:
+    """A record of an earlier boot proves nothing, and is no more than recovery's next work."""
+    node = BenchNode.with_gpus()
+    lost(node)
+    record = node.service.adopt("a").record
+    node.journal.kept["a"] = dataclasses.replace(record, state=State.HELD)
+    node.journal.write(dataclasses.replace(record, ref=ClaimRef("ns", "old", "old"), boot_id="boot-0"))
+    assert refused(node).code == "I1"
+
+
+@pytest.mark.parametrize("profile", ["2g.20gb", "1g.10gb+me"])
+def test_a_place_where_nothing_of_that_profile_lives_is_not_adopted(profile: str) -> None:
     node = BenchNode.with_gpus()
     lost(node)
     node.gpus.reboot()
-    node.gpus.foreign(uuid_of(node), partition_of(node, node.device("2g.20gb", 0)))
+    node.gpus.foreign(uuid_of(node), partition_of(node, node.device(profile, 0)))
     error = refused(node)
     assert (error.code, "GPU instance" in error.what) == ("NOTHING_THERE", True), "and says what is there instead"
 

@@ -173,7 +173,9 @@ def test_node_reboot_frees_the_placements_and_the_kubelet_prepares_again() -> No
     node.restart()
     repair(node)
     assert node.journal.records()["a"].state is State.HELD, "still allocated: it keeps the finalizer"
+    assert node.journal.records()["a"].seen_gone
     node.prepare(ref)
+    assert not node.journal.records()["a"].seen_gone
     new = node.journal.records()["a"].devices[0].live
     assert new is not None
     assert old is not None
