@@ -3,7 +3,7 @@
 Nothing on the hardware says whose an instance is, and the record that said so is lost. So three must agree: the API
 server (the claim is in use, and allocated exactly this place here), the hardware (a MIG device like those that we make
 is there), and the person who asks. And nobody may say otherwise: no record, no UUID that was reported, no other claim.
-docs/decisions/0021-a-lost-record-is-adopted-by-hand.md.
+docs/decisions/0022-a-lost-record-is-adopted-by-hand.md.
 """
 
 from __future__ import annotations
