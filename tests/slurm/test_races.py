@@ -117,8 +117,9 @@ def test_a_node_whose_driver_is_dead_is_in_nobodys_way(stage: Stage) -> None:
     stage.cluster.pod("first", mig(profile="1g.10gb"))
     stage.cluster.running("first")
     node = stage.hold_of("first").node
+    elsewhere = {"kubernetes.io/hostname": next(n for n in stage.lab.nodes if n != node)}
     with stage.cluster.killed_driver(node):
         stage.let_go("first")
-        stage.cluster.running(stage.cluster.pod("second", mig(profile="7g.80gb")), within=PATIENCE)
+        stage.cluster.running(stage.cluster.pod("second", mig(profile="7g.80gb"), nodeSelector=elsewhere))
     stage.gone("first")
     until(lambda: each_has_one_hold(stage, ["second"]), within=PATIENCE)
