@@ -196,6 +196,7 @@ def status_body(driver: Driver) -> Mapping[str, Any]:
                 "devices": len(o.pool.devices),
                 "note": o.why,
                 "offered": offered(o),
+                "leftOut": list(o.reading.left_out),
                 "foreign": [foreign_words(i, o) for i in state.foreign.get(o.reading.uuid, ())],
             }
             for o in state.offers

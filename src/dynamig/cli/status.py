@@ -88,6 +88,7 @@ def _offer(gpu: Body, body: Body) -> Iterator[str]:
         yield gpu["note"]
     if heard := body["unhealthy"].get(gpu["uuid"]):
         yield f"does not answer: {heard}"
+    yield from (f"left out: {one}" for one in gpu["leftOut"])
     yield from (f"foreign {one}" for one in gpu["foreign"])
     yield from (f"lent to Slurm job {b['job']['id']}" for b in slurm.get("loans", ()) if b["gpu"] == gpu["uuid"])
     if gpu["uuid"] in slurm.get("damagedLoans", ()):

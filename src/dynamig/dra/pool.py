@@ -143,7 +143,13 @@ def _attributes(facts: GpuFacts, own: Mapping[str, str]) -> dict[str, AttributeV
         attributes[names.PCIE_ROOT] = facts.pcie_root
     if facts.numa_node is not None:
         attributes[names.NUMA_NODE] = facts.numa_node
-    return {key: value[:MAX_LENGTH] if type(value) is str else value for key, value in attributes.items()}
+    return {key: _cut(value) if type(value) is str else value for key, value in attributes.items()}
+
+
+def _cut(text: str) -> str:
+    """As much as an attribute has room for. The API server counts bytes (validateDeviceAttributeStringValue), and for
+    one too many it refuses the whole ResourceSlice."""
+    return text.encode()[:MAX_LENGTH].decode(errors="ignore")
 
 
 def _capacity(memory: MiB, engines: Engines) -> dict[str, str]:

@@ -15,7 +15,7 @@ class Version(str):
 
 _NUMBERS = re.compile(r"[vV]?(\d+)(?:\.(\d+))?(?:\.(\d+))?(.*)")
 MAX_LENGTH = 64
-"""k8s.io/api v0.37.2 resource/v1: DeviceAttributeMaxValueLength."""
+"""Bytes of an attribute's value. k8s.io/api v0.37.2 resource/v1: DeviceAttributeMaxValueLength."""
 
 
 def semver(text: str) -> Version:

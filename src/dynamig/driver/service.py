@@ -279,6 +279,8 @@ class Driver:
     def _rescan(self) -> None:
         """The catalog is what NVML says now. A GPU that cannot be read keeps the place it had, and is not to be had."""
         fresh = {r.uuid: r for r in self._gpus.readings()}
+        if news := _left_out_anew(self._readings, fresh):
+            log.warning("profiles_left_out", gpus=news, effect="these GPUs are offered without them")
         self._readings = {**self._readings, **fresh}
         is_new = self._lender is not None and self._lender.remap(self._readings.values())
         unhealthy = self._why_silent(self._known_gpus() - set(fresh))
@@ -407,6 +409,14 @@ class Status:
         if not any(offer.pool.devices for offer in self.offers if offer.reading.uuid not in self.unhealthy):
             return "no device to offer: no GPU answers, see `nvidia-smi -L` and gpu_unreadable in the log"
         return ""
+
+
+def _left_out_anew(
+    before: Mapping[GpuUuid, GpuReading], now: Mapping[GpuUuid, GpuReading]
+) -> Mapping[GpuUuid, tuple[str, ...]]:
+    """What is left out of GPUs now, where that was not so at the last look."""
+    known = {gpu: reading.left_out for gpu, reading in before.items()}
+    return {gpu: r.left_out for gpu, r in now.items() if r.left_out and known.get(gpu) != r.left_out}
 
 
 def _slurm(config: SlurmConfig, node: str, entry: Callable[[], Seen[str]]) -> Slurm:

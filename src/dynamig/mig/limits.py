@@ -128,9 +128,14 @@ class Limits:
         guard = _pack(1 << (FIELD_BITS - 1) for _ in totals)
         return Limits(takes, _pack(totals) | guard, guard)
 
+    def taken_by(self, profile: GiProfileId) -> int:
+        """What a living instance of the profile takes, packed. Of one that the GPU does not list nothing is known: it
+        may have every scarce engine."""
+        return self.takes.get(profile, self._room & ~self._guard)
+
     def taken(self, live: Iterable[Partition]) -> int:
         """Sum of what the partitions take, packed."""
-        return sum(self.takes[partition.profile] for partition in live)
+        return sum(self.taken_by(partition.profile) for partition in live)
 
     def allow(self, taken: int) -> bool:
         """Whether a packed sum is within every total.

@@ -24,7 +24,6 @@ class Options:
     """A fixed sequence of partitions of one GPU and the two look-ups that answer what remains of them."""
 
     def __init__(self, geometry: Geometry, limits: Limits, partitions: Sequence[Partition]) -> None:
-        self.geometry = geometry
         self.limits = limits
         self.partitions = tuple(partitions)
         self.index = {partition: i for i, partition in enumerate(self.partitions)}
@@ -47,17 +46,14 @@ class Options:
         return tuple(self.partitions[i] for i in bit_numbers(bits))
 
     def occupied(self, live: Iterable[Partition]) -> Occupied:
-        """Raises: Refused UNKNOWN_PROFILE for an instance of a profile that the GPU does not list.
-
-        A live placement need not be in the sequence: its memory slices count all the same.
-        """
+        """A live placement need not be in the sequence, nor its profile listed: its memory slices count."""
         state = Occupied()
         for partition in live:
             state = self.after(state, partition)
         return state
 
     def after(self, before: Occupied, partition: Partition) -> Occupied:
-        take = self.limits.takes[self.geometry.profile(partition.profile).id]
+        take = self.limits.taken_by(partition.profile)
         return Occupied(before.slices | partition.placement.mask, before.taken + take)
 
     def allows(self, state: Occupied, partition: Partition) -> bool:

@@ -15,14 +15,15 @@ from dynamig.mig.order import first_fit_order
 class Table:
     """What can be created on a GPU of this geometry, beside what already lives there.
 
-    `live` is always the set of living (or promised) partitions. It may hold placements that NVML does not
-    list, and even overlapping ones, as quarantined instances might; they take their memory slices all the
-    same.
+    `live` is always the set of living (or promised) partitions. It may hold placements and profiles that NVML
+    does not list, and even overlapping ones, as quarantined instances might; they take their memory slices all
+    the same.
 
     A valid set stays valid without any of its members, so every valid set can be reached in any order of
     creation, and no question here depends on history.
 
-    Raises: every method, Refused UNKNOWN_PROFILE or UNKNOWN_PARTITION for what this GPU does not list.
+    Raises: every method, Refused UNKNOWN_PROFILE or UNKNOWN_PARTITION for a question about what this GPU does not
+    list.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -72,7 +73,7 @@ class Table:
         beside = [one for one in live if not one.placement.overlaps(new.placement)]
         short = self.limits.exceeded(self._options.after(self._options.occupied(beside), new).taken)
         return tuple(
-            one for one in live if one.placement.overlaps(new.placement) or self.limits.takes[one.profile] & short
+            one for one in live if one.placement.overlaps(new.placement) or self.limits.taken_by(one.profile) & short
         )
 
     def lost(self, live: Iterable[Partition], new: Partition) -> tuple[Partition, ...]:

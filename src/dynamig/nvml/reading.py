@@ -2,30 +2,31 @@
 
 An item that NVML does not support is absent in the reading and never stops the rest (case C-14).
 Profiles are found by walking the profile constants from 0 until INVALID_ARGUMENT, skipping NOT_SUPPORTED
-(nvml.h, nvmlDeviceGetGpuInstanceProfileInfo).
+(nvml.h, nvmlDeviceGetGpuInstanceProfileInfo), so constants that no header of ours knows are found too. A profile that
+cannot be used is left out, and the reading says so; the others stay (case C-05).
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_uint
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pynvml
-import structlog
 
+from dynamig.dra.version import MAX_LENGTH
 from dynamig.errors import Refused
 from dynamig.mig import Engines, Geometry, GiProfile, GiProfileId, GpuUuid, MiB, NvmlProfile, Placement
 from dynamig.nvml.errors import translated
 from dynamig.nvml.pci import numa_node, pcie_root
 from dynamig.protocol.gpus import GpuReading, MigMode
 
-log = structlog.get_logger(__name__)
-
 T = TypeVar("T")
 Handle = Any
 MIB: Final = 2**20
+REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 
 _MODES: Final = {pynvml.NVML_DEVICE_MIG_DISABLE: MigMode.OFF, pynvml.NVML_DEVICE_MIG_ENABLE: MigMode.ON}
 _ARCHITECTURES: Final = {
@@ -59,6 +60,7 @@ def read_gpu(handle: Handle, index: int, sys_root: Path) -> GpuReading:
     architecture = _optional(lambda: int(pynvml.nvmlDeviceGetArchitecture(handle)))
     mode, pending = read_mig_mode(handle)
     bus_id = _pci_bus_id(handle)
+    geometry, left_out = _geometry(handle) if mode is not MigMode.ABSENT else (None, ())
     return GpuReading(
         uuid=uuid,
         index=index,
@@ -77,7 +79,8 @@ def read_gpu(handle: Handle, index: int, sys_root: Path) -> GpuReading:
         mig_mode_pending=pending,
         # MIG user guide: Ampere switches at the next GPU reset, Hopper and later at once.
         mode_switch_needs_reset=(architecture or 0) < pynvml.NVML_DEVICE_ARCH_HOPPER,
-        geometry=_geometry(handle) if mode is not MigMode.ABSENT else None,
+        geometry=geometry,
+        left_out=left_out,
     )
 
 
@@ -104,28 +107,31 @@ def profile_infos(handle: Handle) -> list[tuple[NvmlProfile, Any]]:
         constant += 1
 
 
-def _geometry(handle: Handle) -> Geometry | None:
+def _geometry(handle: Handle) -> tuple[Geometry | None, tuple[str, ...]]:
+    """What the GPU can be cut into, and which of the listed profiles are no part of that, each with the reason. A GPU
+    that has a place for none of them lists none: drivers before R535 while MIG is off."""
     with translated("reading GPU instance profiles"):
-        profiles = tuple(
-            profile
-            for constant, info in profile_infos(handle)
-            if (profile := _profile(handle, constant, info)) is not None
-        )
-    try:
-        return Geometry(profiles) if profiles else None
-    except Refused:
-        log.exception("gpu_geometry_unusable")  # offered whole: better than a partition that cannot be made
-        return None
+        listed = [_profile(handle, constant, info) for constant, info in profile_infos(handle)]
+    kept: list[GiProfile] = []
+    left_out: list[str] = []
+    for profile in listed:
+        try:
+            Geometry((*kept, profile))
+        except Refused as refused:
+            left_out.append(refused.what)
+        else:
+            kept.append(profile)
+    if not any(profile.placements for profile in listed):
+        return None, ()
+    return Geometry(tuple(kept)) if kept else None, tuple(left_out)
 
 
-def _profile(handle: Handle, constant: NvmlProfile, info: Any) -> GiProfile | None:
-    placements = _placements(handle, int(info.id))
-    if not placements:  # listed, but this GPU has no place for it
-        return None
+def _profile(handle: Handle, constant: NvmlProfile, info: Any) -> GiProfile:
+    """As NVML tells it; `Geometry` says whether that can be."""
     return GiProfile(
         id=GiProfileId(int(info.id)),
         nvml=constant,
-        name=text(info.name).removeprefix("MIG ").strip(),
+        name=profile_name(info),
         compute_slices=int(info.sliceCount),
         memory=MiB(int(info.memorySizeMB)),
         engines=Engines(
@@ -137,8 +143,17 @@ def _profile(handle: Handle, constant: NvmlProfile, info: Any) -> GiProfile | No
             ofa_engines=int(info.ofaCount),
         ),
         max_instances=int(info.instanceCount),
-        placements=placements,
+        placements=_placements(handle, int(info.id)),
     )
+
+
+def profile_name(info: Any) -> str:
+    """As nvidia-smi spells it. By its ID, `profile-4242`, where NVML gives no name that can be published whole: it must
+    be printable and fit into an attribute of a device."""
+    raw: bytes = ctypes.Structure.__getattribute__(info, "name")  # pynvml's own raises for bytes that are no UTF-8
+    name = raw.decode(errors="replace").removeprefix("MIG ").strip()
+    usable = name.isprintable() and REPLACED not in name and 0 < len(name.encode()) <= MAX_LENGTH
+    return name if usable else f"profile-{int(info.id)}"
 
 
 def _placements(handle: Handle, profile_id: int) -> tuple[Placement, ...]:

@@ -24,6 +24,7 @@ class GpuReading:
 
     `minor` names the device node and may change when MIG mode is switched: read it again before each use.
     `geometry` is None where NVML lists no GPU instance profile: no MIG, or MIG off on a driver older than R535.
+    `left_out`: why profiles that NVML lists are not in it, for people, one text for each.
     """
 
     uuid: GpuUuid
@@ -43,6 +44,7 @@ class GpuReading:
     mig_mode_pending: MigMode
     mode_switch_needs_reset: bool
     geometry: Geometry | None
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,8 +1,8 @@
 """Acceptance cases C-01 to C-08, C-14 and C-15: dynamig's driver on emulated GPUs.
 
-C-07 is test_every_set.py, C-09 test_strictness.py, C-10 and C-11 test_lifecycle.py, C-12 test_modes.py; C-13, the whole
-road of a pod, is tests/e2e/test_pod_gets_its_slice.py; that a driver without devices is not ready, the end of C-14, is
-tests/integration/driver.
+C-05 is test_unknown_profiles.py, C-07 test_every_set.py, C-09 test_strictness.py, C-10 and C-11 test_lifecycle.py, C-12
+test_modes.py; C-13, the whole road of a pod, is tests/e2e/test_pod_gets_its_slice.py; that a driver without devices is
+not ready, the end of C-14, is tests/integration/driver.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies
 from dynamig.driver.numbers import NumberFile
 from dynamig.errors import DynamigError, Unavailable
-from dynamig.mig import GiProfile
+from dynamig.mig import GiProfile, GpuUuid, Partition
 from dynamig.nvml import DeviceTree, NvmlGpus
 from dynamig.protocol import names
 from dynamig.protocol.gpus import LiveInstance, MigMode
@@ -38,10 +38,8 @@ from dynamig.testing.emulator.geometry import SHIPPED
 from dynamig.testing.fakes import FakeGpus, FakeNodes
 from tests.integration.emulator.clients import open_nvml
 from tests.integration.emulator.conftest import Make
-from tests.integration.emulator.test_every_set import written
 from tests.property.test_dra_counters import Counters
 from tests.unit.driver.bench_node import BenchNode
-from tests.unit.mig.models import RTX_PRO_6000
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a prepared claim has character devices")
 
@@ -183,44 +181,68 @@ def test_c04_a_slice_by_size_has_another_name_on_every_model(
         assert len(made(node, pool, device)) == 1
 
 
-def test_c05_suffixes_and_unknown_ids_have_legal_names_and_their_own_text(
-    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The ids of the RTX PRO's variants are on no record; here they are made up, and so unknown to everything."""
-    emulator = make("made-up", geometry=written(tmp_path / "g.yaml", RTX_PRO_6000))
-    with driver_on(emulator, monkeypatch) as node:
-        [pool] = pools(node)
-        texts = {device.attributes["profile"] for device in mig_devices(pool)}
-        assert {"MIG " + str(text) for text in texts} == {f"MIG {p.name}" for p in RTX_PRO_6000.profiles}
-        assert {"1g.24gb+gfx", "1g.24gb+me.all", "1g.24gb-me"} <= texts
-        assert all(LEGAL.fullmatch(device.name) and len(device.name) <= 63 for device in pool.devices)
-        assert len({device.name for device in pool.devices}) == len(pool.devices)
-        for device in mig_devices(pool):
-            made(node, pool, device)
-            unprepared(node)
+Meaning = tuple[str, Partition | None]
+"""GPU UUID and partition; None: the whole GPU."""
+
+
+def published(node: BenchNode, numbers: Path) -> dict[str, Meaning]:
+    """Device name to what it means, asked by a driver that has just started. Units are checked on the way."""
+    readings = node.gpus.readings()
+    catalog = build("n1", readings, NumberFile(numbers).of(readings), GpuPolicies())
+    found = [(offer.pool.gpu.uuid, device) for offer in catalog.offers.values() for device in offer.pool.devices]
+    for gpu, device in found:
+        assert parse(device.capacity["memory"]) == mib_by_nvml(gpu, device.partition) * MIB
+    assert len({device.name for _, device in found}) == len(found)
+    return {device.name: (str(gpu), device.partition) for gpu, device in found}
+
+
+def mib_by_nvml(gpu: GpuUuid, partition: Partition | None) -> int:
+    handle = pynvml.nvmlDeviceGetHandleByUUID(str(gpu))
+    if partition is None:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB
+    return int(pynvml.nvmlDeviceGetGpuInstanceProfileInfoById(handle, partition.profile).memorySizeMB)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_c06_units_and_names_that_stay(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str) -> None:
-    emulator = make(f"{model}:2")
+    emulator = make(f"{model}:2", renumber=True)
 
-    def published() -> dict[str, tuple[str, object]]:
-        """Device name to what it means; asked by a driver that has just started."""
+    def restarted() -> tuple[dict[str, Meaning], list[int]]:
         with driver_on(emulator, monkeypatch) as node:
-            readings = node.gpus.readings()
-            catalog = build("n1", readings, NumberFile(tmp_path / "gpus.json").of(readings), GpuPolicies())
-            found = [(offer.pool, device) for offer in catalog.offers.values() for device in offer.pool.devices]
-            for pool, device in found:
-                if device.partition is not None:
-                    assert parse(device.capacity["memory"]) == profile_of(pool, device).memory * MIB
-            assert len({device.name for _, device in found}) == len(found)
-            return {device.name: (str(pool.gpu.uuid), device.partition) for pool, device in found}
+            return published(node, tmp_path / "gpus.json"), [reading.minor for reading in node.gpus.readings()]
 
-    before = published()
-    (emulator.directory / "dev/nvidia0").unlink()
-    after = published()
-    assert 2 * len(after) == len(before)
-    assert after.items() <= before.items()
+    before, minors = restarted()
+    assert len(set(before.values())) == len(before)
+    first = str(emulator.show().gpus[0].uuid)
+    others = {name: meaning for name, meaning in before.items() if meaning[0] != first}
+    assert 2 * len(others) == len(before)
+    hidden = (emulator.directory / "dev/nvidia0").rename(emulator.directory / "dev/hidden")
+    assert restarted() == (others, minors[1:])
+    hidden.rename(emulator.directory / "dev/nvidia0")
+    emulator.lose(0)
+    assert restarted() == (others, minors[1:])
+    emulator.lose(0, lost=False)
+    for on in (False, True):
+        for gpu in (1, 0):
+            emulator.set_mig(gpu, on)
+            emulator.reset(gpu)
+    after, moved = restarted()
+    assert after == before
+    stayed = [minor == moved[i] for i, minor in enumerate(minors)]
+    assert (
+        stayed == [load_geometry().models[model].reset_to_switch] * 2
+    )  # the emulator renumbers where no reset is needed
+
+
+def test_c06_a_replaced_gpu_leaves_its_number_to_nobody(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    meant: dict[str, str] = {}
+    for _ in range(3):  # a new node is two new GPUs, with the minors of the old ones
+        with driver_on(make("a30-24gb:2"), monkeypatch) as node:
+            now = {name: gpu for name, (gpu, _) in published(node, tmp_path / "gpus.json").items()}
+        assert not meant.keys() & now.keys()
+        meant |= now
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -200,13 +200,13 @@ def written(path: Path, geometry: Geometry) -> Path:
         "mig_toggle_needs_reset": False,
         "total_compute_slices": slices,
         "total_memory_slices": geometry.memory_slices,
-        "profiles": [_written_profile(profile) for profile in geometry.profiles],
+        "profiles": [written_profile(profile) for profile in geometry.profiles],
     }
     path.write_text(yaml.safe_dump({"gpus": [entry]}, allow_unicode=True))
     return path
 
 
-def _written_profile(profile: GiProfile) -> dict[str, Any]:
+def written_profile(profile: GiProfile) -> dict[str, Any]:
     engines = profile.engines
     return {
         "name": profile.name,

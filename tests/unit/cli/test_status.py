@@ -16,6 +16,7 @@ WIDE = Page(None, False)
 
 def body(**changes: Any) -> dict[str, Any]:
     gpu = {**GPU, "devices": 26, "offered": 16, "note": "", "foreign": ["2g.20gb on memory slices 2-3"]}
+    gpu["leftOut"] = []
     claims = [{"claim": "ml/c (uid)", "state": "prepared", "devices": ["gpu-0-mig-1g10gb-19-6"]}]
     told = {
         "node": "n1",
@@ -42,6 +43,12 @@ def test_a_gpu_that_does_not_answer_says_so() -> None:
     told = lines(body(unhealthy={"GPU-0": "GPU_LOST", "GPU-never-read": "NVML_TIMEOUT"}))
     assert any("n1/gpu-0" in line and "does not answer: GPU_LOST" in line for line in told)
     assert "GPU-never-read does not answer: NVML_TIMEOUT" in told
+
+
+def test_a_profile_that_cannot_be_used_is_named() -> None:
+    told = body()
+    told["gpus"][0]["leftOut"] = ["profile '9z' (ID 4242) has no placement"]
+    assert any("; left out: profile '9z' (ID 4242) has no placement; foreign" in line for line in lines(told))
 
 
 def test_claims_are_shown_and_so_is_that_there_are_none() -> None:

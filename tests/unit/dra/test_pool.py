@@ -146,6 +146,6 @@ def test_too_many_memory_slices_are_refused_by_the_gpu() -> None:
 
 @pytest.mark.parametrize("model", BY_HAND)
 def test_devices_stay_within_what_the_api_takes(model: str) -> None:
-    for device in gpu_pool("n1", facts(geometry=BY_HAND[model], product_name="N" * 90)).devices:
+    for device in gpu_pool("n1", facts(geometry=BY_HAND[model], product_name="Nβ" * 45)).devices:
         assert len(device.attributes) + len(device.capacity) <= ATTRIBUTES_AND_CAPACITIES
-        assert all(len(value) <= 64 for value in device.attributes.values() if isinstance(value, str))
+        assert all(len(value.encode()) <= 64 for value in device.attributes.values() if isinstance(value, str))

@@ -142,11 +142,19 @@ def test_live_instances_may_be_unlisted_or_overlap(h100: Table) -> None:
     assert h100.fits([stray, at(TWO, 4)], at(FOUR, 0))
 
 
+def test_a_live_instance_of_an_unlisted_profile_may_have_every_scarce_engine(h100: Table) -> None:
+    stranger = Partition(GiProfileId(44), Placement(2, 1))
+    for taken in (at(TWO, 2), at(ME, 0), at(SEVEN, 0)):  # +me and 7g want the one OFA
+        assert h100.blocking([at(ONE, 6), stranger], taken)[-1] == stranger
+        assert not h100.fits([stranger], taken)
+    for free in (at(ONE, 1), at(TWO, 0), at(THREE, 4)):
+        assert h100.fits([stranger], free)
+    assert (h100.remaining([stranger], ONE), h100.remaining([stranger], ME)) == (6, 0)
+
+
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda t, stranger: t.fits([stranger], t.options[0]),
-        lambda t, stranger: t.blocking([stranger], t.options[0]),
         lambda t, stranger: t.fits([], stranger),
         lambda t, stranger: t.index(stranger),
         lambda t, stranger: t.remaining([], stranger.profile),
