@@ -10,6 +10,7 @@ from dynamig.bridge.actions import Action, Cancel, Submit
 from dynamig.mig import Partition, Table, fewest_lost, first_fit
 from dynamig.protocol.identity import JobIdentity, JobKey, Purpose, Role
 from dynamig.protocol.slurm_jobs import HoldRequest, Job, JobState, SlurmNodeName
+from dynamig.protocol.slurm_text import slurm_text
 from dynamig.testing.fake_slurm import FakeSlurm
 from tests.unit.mig.models import H100
 
@@ -130,7 +131,7 @@ class Naive:
 def _request(pod: int, profile: str, slurm: FakeSlurm) -> HoldRequest:
     cost = min(_cost(p) for p in PROFILE[profile].partitions())
     purpose = Purpose(JobIdentity(_name(pod), 1), nodes=tuple(slurm.shards), shards=cost)
-    return HoldRequest(purpose, "", 1, 1, 1, "", "naive", "")
+    return HoldRequest(purpose, slurm_text(""), 1, 1, 1, "", "naive", "")
 
 
 def _cost(partition: Partition) -> int:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from dynamig.errors import Unavailable
 from dynamig.protocol.identity import JobIdentity, Purpose
 from dynamig.protocol.slurm_jobs import HoldRequest
+from dynamig.protocol.slurm_text import slurm_text
 from dynamig.slurm import SlurmClient
 from dynamig.slurm import v0_0_45 as wire
 from dynamig.slurm.rest import Rest
@@ -40,7 +41,7 @@ class SlurmSide:
     def submit(self, nodes: Sequence[str], shards: int = 1) -> tuple[int, float]:
         """An external job as the bridge submits one, but nobody's hold; its id, and when it was asked for."""
         purpose = Purpose(JobIdentity("bench", 1), nodes=tuple(nodes), shards=shards)
-        request = HoldRequest(purpose, "bench", 1, 1, 60, "", SLURM_USER, PARTITION)
+        request = HoldRequest(purpose, slurm_text("bench"), 1, 1, 60, "", SLURM_USER, PARTITION)
         body = wire.submit_body(request, request.minutes)
         del body["job"]["admin_comment"]
         return self._submit(body)

@@ -156,7 +156,7 @@ def _comments(e: Evidence) -> str:
     for role in cast.ROLES:
         job = _payer(e.later.api, role)
         seen = {uuid for c in role.sees for uuid in _uuids(e.later, role.pod, c)}
-        words = {w.strip(",") for w in job.comment.split()}
+        words = set(job.comment.split())
         named = {w for w in words if w.startswith("MIG-")} or {w for w in words if w.startswith("GPU-")}
         must(named == seen, f"{role.pod} sees {', '.join(seen)}; squeue says: {job.comment}")
         must(f"{cast.NAMESPACE}/{role.pod}" in job.comment, f"{role.pod} is not in: {job.comment}")

@@ -18,6 +18,7 @@ from dynamig.errors import Conflict, Refused, Unavailable
 from dynamig.protocol.identity import JobIdentity, JobKey, Purpose
 from dynamig.protocol.seen import Found, Gone, Unknown
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, HoldRequest, Job, JobState, SlurmNode, SlurmNodeName
+from dynamig.protocol.slurm_text import slurm_text
 from dynamig.slurm import ExternalJobs, JobChanges, SlurmClient, SlurmJob, connect
 from lab.lab import Lab
 from tests.e2e.cluster import until
@@ -256,7 +257,7 @@ def test_a_job_that_has_the_id_of_an_earlier_one_is_not_taken_for_it(slurm: Slur
     assert isinstance(slurm.jobs.look(earlier), Gone)
     slurm.jobs.cancel(earlier)
     with pytest.raises(Conflict, match="JOB_ENDED"):
-        slurm.jobs.comment(earlier, "lies")
+        slurm.jobs.comment(earlier, slurm_text("lies"))
     job = read(slurm, key)
     assert (job.state, job.comment) == (JobState.RUNNING, "Kubernetes pod ns/p")
 
@@ -305,7 +306,7 @@ def test_changes_of_a_job(slurm: Slurm) -> None:
     assert slurm.of_ours(waits) is None
     slurm.jobs.cancel(waits)
     with pytest.raises(Conflict, match="JOB_ENDED"):
-        slurm.jobs.comment(waits, "too late")
+        slurm.jobs.comment(waits, slurm_text("too late"))
 
 
 def test_a_requeued_native_job_starts_when_it_is_told_to(slurm: Slurm) -> None:

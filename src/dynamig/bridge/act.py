@@ -38,6 +38,7 @@ from dynamig.protocol.identity import JobIdentity, Purpose, Role
 from dynamig.protocol.ports import SetObjects
 from dynamig.protocol.seen import Found
 from dynamig.protocol.slurm_jobs import TOP_PRIORITY, HoldRequest, Jobs, JobState
+from dynamig.protocol.slurm_text import slurm_text
 from dynamig.protocol.times import to_rfc3339
 
 log = structlog.get_logger(__name__)
@@ -143,12 +144,12 @@ class Hands:
         hold = HoldRequest(
             purpose=Purpose(
                 JobIdentity(of.uid, attempt.number),
-                pod=of.names,
+                pod=of.called,
                 claims=frozenset(c.view.ref.uid for c in of.claims),
                 nodes=plan.nodes,
                 shards=plan.cost,
             ),
-            comment=f"Kubernetes pod {of.names}",
+            comment=slurm_text(f"Kubernetes pod {of.called}"),
             cpus=of.needs.cpus,
             memory=of.needs.memory,
             minutes=payment.minutes,
@@ -225,7 +226,7 @@ def _ballast(hold: HoldRequest, filler: Filler) -> HoldRequest:
             nodes=of.nodes,
             shards=filler.shards,
         ),
-        comment=f"for a moment, to make room for {of.pod} on another GPU",
+        comment=slurm_text(f"for a moment: makes room for {of.pod} on another GPU"),
         cpus=1,
         memory=1,
         minutes=1,

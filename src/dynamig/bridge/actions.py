@@ -11,6 +11,7 @@ from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import Footprints, PodView, SetClaim
 from dynamig.protocol.hold_note import Attempt
 from dynamig.protocol.slurm_jobs import Job, SlurmNodeName
+from dynamig.protocol.slurm_text import SlurmText
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Describe:
     """The job's comment says this, for people who read squeue."""
 
     job: Job
-    text: str
+    text: SlurmText
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Drain:
     """Slurm starts nothing new on the node, for this reason."""
 
     node: SlurmNodeName
-    why: str
+    why: SlurmText
 
 
 @dataclass(frozen=True, slots=True)

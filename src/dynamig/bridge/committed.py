@@ -18,6 +18,7 @@ from dynamig.protocol import names
 from dynamig.protocol.device_status import outcomes
 from dynamig.protocol.hold_note import Attempt
 from dynamig.protocol.slurm_jobs import TOP_PRIORITY, Ending, Job
+from dynamig.protocol.slurm_text import slurm_text
 
 PATIENCE_PREPARE = 600.0
 """Seconds that a prepare may fail for passing reasons before its pod is ended (P8)."""
@@ -114,12 +115,13 @@ def _live(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     ready = [o for o in seen if o.prepared]
     if len(ready) < sum(len(c.view.devices_of(world.driver)) for c in of.claims):
         return ()
-    text = f"Kubernetes pod {of.names}: " + (", ".join(_device_words(o.data) for o in ready) or "no GPU of its own")
+    has = " and ".join(_device_words(o.data) for o in ready) or "no GPU of its own"
+    text = slurm_text(f"Kubernetes pod {of.called}: {has}")
     return (Describe(job, text),) if job.comment != text else ()
 
 
 def _device_words(data: Mapping[str, Any]) -> str:
-    """`1g.10gb at 6 of GPU-..., MIG-...`: no character that readers of squeue stumble on (case C-08)."""
+    """`1g.10gb at 6 of GPU-... MIG-...`"""
     if "placement" not in data:
         return f"whole {data['gpuUUID']}"
     return f"{data['profile']} at {data['placement']['start']} of {data['gpuUUID']} {data['uuid']}"

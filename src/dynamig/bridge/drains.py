@@ -13,6 +13,7 @@ from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
 from dynamig.protocol import names
 from dynamig.protocol.slurm_jobs import SlurmNode
+from dynamig.protocol.slurm_text import SlurmText, slurm_text
 
 
 def drains(world: World) -> Iterator[Drain | Undrain]:
@@ -24,7 +25,7 @@ def drains(world: World) -> Iterator[Drain | Undrain]:
             yield from _change(slurm, _why(views))
 
 
-def _change(slurm: SlurmNode, why: str) -> Iterator[Drain | Undrain]:
+def _change(slurm: SlurmNode, why: SlurmText) -> Iterator[Drain | Undrain]:
     ours = slurm.drained and slurm.reason.startswith(names.DRAINED)
     if why and (ours or not slurm.reason) and slurm.reason != names.DRAINED + why:
         yield Drain(slurm.name, why)
@@ -32,11 +33,11 @@ def _change(slurm: SlurmNode, why: str) -> Iterator[Drain | Undrain]:
         yield Undrain(slurm.name)
 
 
-def _why(views: Sequence[NodeView]) -> str:
+def _why(views: Sequence[NodeView]) -> SlurmText:
     """Which of the GPUs that Slurm gives out do not answer; empty if all do. Two that say they are the same node are
     both heard."""
     silent = {(i, gpu, n.unhealthy[gpu]) for n in views for i, gpu in n.map.items() if gpu in n.unhealthy}
-    return "; ".join(f"GPU {i}: {heard} ({gpu} does not answer)" for i, gpu, heard in sorted(silent))
+    return slurm_text(" and ".join(f"GPU {i}: {heard} ({gpu} does not answer)" for i, gpu, heard in sorted(silent)))
 
 
 def sick(of: ClaimSet, world: World) -> tuple[Tell, ...]:

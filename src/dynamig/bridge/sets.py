@@ -16,6 +16,7 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol.hold_lifecycle import HoldFacts, HoldState, hold_state
 from dynamig.protocol.hold_note import Attempt
 from dynamig.protocol.slurm_jobs import Job
+from dynamig.protocol.slurm_text import listed
 
 CLAIMS_ARE_MADE = 10.0
 """Seconds after which a pod's claims have been made, unless something is in the way."""
@@ -60,6 +61,11 @@ class ClaimSet:
     def names(self) -> str:
         """Its pods, for people."""
         return ", ".join(str(p.ref) for p in self.pods)
+
+    @property
+    def called(self) -> str:
+        """Its pods in Slurm, where there is room for few."""
+        return listed([str(p.ref) for p in self.pods])
 
     @property
     def attempt(self) -> Attempt | None:

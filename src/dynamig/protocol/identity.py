@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from dynamig.protocol.slurm_text import slurm_json
+
 OWNER = "dynamig"
 
 
@@ -46,7 +48,7 @@ class Purpose:
 
     def to_admin_comment(self) -> str:
         who = self.identity
-        return json.dumps(
+        return slurm_json(
             {
                 "owner": OWNER,
                 "set": who.set_uid,
@@ -57,8 +59,7 @@ class Purpose:
                 "claims": sorted(self.claims),
                 "nodes": list(self.nodes),
                 "shards": self.shards,
-            },
-            sort_keys=True,
+            }
         )
 
 

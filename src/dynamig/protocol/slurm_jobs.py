@@ -9,6 +9,7 @@ from typing import Any, Final, NewType, Protocol
 
 from dynamig.protocol.identity import JobIdentity, JobKey, Purpose
 from dynamig.protocol.seen import Seen
+from dynamig.protocol.slurm_text import SlurmText
 
 SlurmNodeName = NewType("SlurmNodeName", str)
 
@@ -120,7 +121,7 @@ class HoldRequest:
     as the partition allows). `nice`: taken off the priority that Slurm computes; without effect beside a `priority`."""
 
     purpose: Purpose
-    comment: str
+    comment: SlurmText
     cpus: int
     memory: int
     minutes: int | None
@@ -153,7 +154,7 @@ class Jobs(Protocol):
         ...
 
     def cancel(self, key: JobKey) -> None: ...
-    def comment(self, key: JobKey, text: str) -> None: ...
+    def comment(self, key: JobKey, text: SlurmText) -> None: ...
     def nodes(self) -> Sequence[SlurmNode]: ...
     def started(self) -> float:
         """When slurmctld was started, seconds of the epoch: a job of the last seconds before that may be missing."""
@@ -163,7 +164,7 @@ class Jobs(Protocol):
         """The JSON object in the node's Extra has `value` under `key`; None: not the key."""
         ...
 
-    def drain(self, node: SlurmNodeName, reason: str) -> None:
+    def drain(self, node: SlurmNodeName, reason: SlurmText) -> None:
         """The node takes no new jobs, for this reason of ours. Raises Conflict if somebody else's stands there."""
         ...
 

@@ -15,6 +15,7 @@ from dynamig.protocol import names
 from dynamig.protocol.identity import JobKey, identity_of
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.protocol.slurm_jobs import HoldRequest, SlurmNodeName
+from dynamig.protocol.slurm_text import slurm_json
 from dynamig.slurm import v0_0_45 as wire
 from dynamig.slurm.errors import JOB_ENDED, NOT_FOUND
 from dynamig.slurm.rest import Rest
@@ -198,7 +199,7 @@ def merged_extra(text: str, key: str, value: Any, name: str) -> str:
     merged = {k: v for k, v in whole.items() if k != key} if value is None else {**whole, key: value}
     if merged == whole:
         return text
-    return json.dumps(merged, sort_keys=True, separators=(",", ":")) if merged else ""
+    return slurm_json(merged) if merged else ""
 
 
 def _unmistakable(key: JobKey) -> str:

@@ -3,6 +3,10 @@
 `gres` counts by name and type: `gpu:h100:2,shard:h100:16(S:0)`. `gres_used` adds where: `gpu:h100:1(IDX:1)` lists GPU
 indices, `shard:h100:2(2/8,-/8)` gives for each GPU in order the shards in use and its total, with `-` for a GPU that a
 job has whole. Types appear and vanish on restarts of slurmctld, so they are read but never compared.
+
+Names and types are an administrator's words, with dots and what else he likes: `gpu:h100.80gb:2`. The same line has his
+other GRES, such as `bandwidth:lustre:no_consume:4G`; `gres` writes whole multiples of 1024 with K to P
+(_build_node_gres_str and _get_suffix in gres.c, 26.05.3).
 """
 
 from __future__ import annotations
@@ -13,8 +17,12 @@ from dataclasses import dataclass
 
 from dynamig.protocol.slurm_jobs import SlurmGpu
 
-_WORD = r"[\w.+-]+"
-_RECORD = re.compile(rf"(?P<name>{_WORD})(?::(?P<type>{_WORD}))?:(?P<count>\d+)(?:\((?P<where>[^)]*)\))?(?P<more>,?)")
+_WORD = r"[^\s:;,()]+"
+_RECORD = re.compile(
+    rf"(?P<name>{_WORD})(?::(?P<type>{_WORD}?))??(?::no_consume)?:(?P<count>\d+)(?P<unit>[KMGTP]?)"
+    r"(?:\((?P<where>[^)]*)\))?(?P<more>,|$)"
+)
+_UNITS = {"": 1, **{unit: 1024**power for power, unit in enumerate("KMGTP", start=1)}}
 _INDICES = "IDX:"
 
 
@@ -33,9 +41,10 @@ def parse(text: str) -> tuple[Gres, ...]:
     found, position, more = list[Gres](), 0, text not in ("", "(null)", "N/A")
     while more:
         match = _RECORD.match(text, position)
-        if match is None or (not match["more"] and match.end() < len(text)):
+        if match is None:
             raise ValueError(f"not a GRES string: {text!r}, at {position}")
-        found.append(Gres(match["name"], match["type"] or "", int(match["count"]), match["where"] or ""))
+        count = int(match["count"]) * _UNITS[match["unit"]]
+        found.append(Gres(match["name"], match["type"] or "", count, match["where"] or ""))
         position, more = match.end(), bool(match["more"])
     return tuple(found)
 

@@ -18,6 +18,7 @@ from dynamig.errors import DynamigError, Unavailable
 from dynamig.protocol.identity import JobKey
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.protocol.slurm_jobs import HeldGpu, HoldRequest, Job, JobState, SlurmNode, SlurmNodeName
+from dynamig.protocol.slurm_text import SlurmText
 from dynamig.slurm import gres
 from dynamig.slurm.client import SlurmClient
 from dynamig.slurm.values import HeldGres, JobChanges, NodeInfo, SlurmJob, extra_of, job_of_ours
@@ -56,7 +57,7 @@ class ExternalJobs:
     def cancel(self, key: JobKey) -> None:
         self._client.cancel(key)
 
-    def comment(self, key: JobKey, text: str) -> None:
+    def comment(self, key: JobKey, text: SlurmText) -> None:
         self._client.update(key, JobChanges(comment=text))
         with self._lock:  # what is known of a running job is not read again
             known = self._ours.get(key.job_id)
@@ -74,7 +75,7 @@ class ExternalJobs:
     def write_extra(self, node: SlurmNodeName, key: str, value: Any) -> None:
         self._client.write_extra(node, key, value)
 
-    def drain(self, node: SlurmNodeName, reason: str) -> None:
+    def drain(self, node: SlurmNodeName, reason: SlurmText) -> None:
         self._client.drain(node, reason)
 
     def undrain(self, node: SlurmNodeName) -> None:

@@ -25,6 +25,7 @@ from dynamig.protocol.slurm_jobs import (
     SlurmNode,
     SlurmNodeName,
 )
+from dynamig.protocol.slurm_text import LONGEST, SlurmText
 
 FIRST_PRIORITY = 4_294_901_759
 """Of the first job; each later one has one less (priority/basic)."""
@@ -55,6 +56,7 @@ class FakeSlurm:
 
     def submit(self, request: HoldRequest) -> JobKey:
         self._answer()
+        _check_length(request.comment)
         number = next(self._ids)
         key = JobKey(number, f"sluid-{number}")
         self.requests[number] = request
@@ -84,8 +86,9 @@ class FakeSlurm:
         self._answer()
         self.end(key.job_id, Ending.CANCELLED)
 
-    def comment(self, key: JobKey, text: str) -> None:
+    def comment(self, key: JobKey, text: SlurmText) -> None:
         self._answer()
+        _check_length(text)
         self.jobs[key.job_id] = replace(self.jobs[key.job_id], comment=text)
 
     def started(self) -> float:
@@ -97,7 +100,7 @@ class FakeSlurm:
         rest = {k: v for k, v in self.extra.get(node, {}).items() if k != key}
         self.extra[node] = rest if value is None else {**rest, key: value}
 
-    def drain(self, node: SlurmNodeName, reason: str) -> None:
+    def drain(self, node: SlurmNodeName, reason: SlurmText) -> None:
         self._check_ours(node)
         self.drained[node] = names.DRAINED + reason
 
@@ -187,3 +190,8 @@ class FakeSlurm:
     def _answer(self) -> None:
         if self.silent:
             raise Unavailable("SLURM_UNAVAILABLE", "slurmctld does not answer")
+
+
+def _check_length(comment: str) -> None:
+    if len(comment.encode()) > LONGEST:
+        raise Refused("SLURM_2012", "Pathname of a file, directory or other parameter too long")

@@ -27,6 +27,7 @@ from dynamig.protocol import names
 from dynamig.protocol.identity import JobIdentity, Purpose, Role
 from dynamig.protocol.shards import units_of_geometry
 from dynamig.protocol.slurm_jobs import TOP_PRIORITY, HoldRequest, JobState, SlurmNodeName
+from dynamig.protocol.slurm_text import slurm_text
 from dynamig.testing.fake_sets import FakeSets
 from dynamig.testing.fake_slurm import FakeSlurm
 from tests.unit.driver.bench_node import h100
@@ -190,7 +191,7 @@ class Stage:
         """What a bridge leaves that dies between ballast and hold."""
         identity = JobIdentity("pod-of-nobody", 1, Role.BALLAST, index)
         purpose = Purpose(identity, "ns/nobody", nodes=(node,), shards=shards)
-        self.slurm.submit(HoldRequest(purpose, "", 1, 1, 1, "", "dynamig", "", priority=TOP_PRIORITY))
+        self.slurm.submit(HoldRequest(purpose, slurm_text(""), 1, 1, 1, "", "dynamig", "", priority=TOP_PRIORITY))
 
     def job_states(self) -> list[str]:
         return [j.state.value for j in self.slurm.jobs.values()]

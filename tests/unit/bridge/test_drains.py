@@ -48,7 +48,7 @@ def test_the_reason_follows_what_is_wrong(stage: Stage) -> None:
     stage.settle()
     stage.unhealthy[gpu("n1", 0)] = "NVML_TIMEOUT"
     stage.settle()
-    first = f"dynamig: GPU 0: NVML_TIMEOUT ({gpu('n1', 0)} does not answer); "
+    first = f"dynamig: GPU 0: NVML_TIMEOUT ({gpu('n1', 0)} does not answer) and "
     assert stage.slurm.drained == {N1: first + OURS.removeprefix("dynamig: ")}
 
 

@@ -146,7 +146,7 @@ def hold(pod: str) -> dict[str, Any]:
     ]
     index = int(held[0][0].name[-1])
     shards = ",".join(f"{SHARDS[pod] if i == index else 0}/7" for i in range(2))
-    comment = f"Kubernetes pod {cast.NAMESPACE}/{pod}: {', '.join(words)}"
+    comment = f"Kubernetes pod {cast.NAMESPACE}/{pod}: {' and '.join(words)}"
     return hold_waits(pod) | running(held[0][0].name, f"shard:{SHARDS[pod]}({shards})") | {"comment": comment}
 
 

@@ -119,7 +119,7 @@ def test_a_submit_answers_with_the_key_of_its_own_job(replay: Replay, client: Sl
     replay.on("POST /job/submit", "submit").on(GET, "job-running")
     assert client.submit(hold(JobIdentity("3f1c", 1))) == RUNNING
     body = next(asked.body for asked in replay.asked if asked.what == "POST /job/submit")
-    assert '"set": "3f1c"' in body["job"]["admin_comment"]
+    assert '"set":"3f1c"' in body["job"]["admin_comment"]
 
 
 def test_a_submitted_job_whose_id_another_one_has_is_lost(replay: Replay, client: SlurmClient) -> None:

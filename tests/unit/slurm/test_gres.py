@@ -33,6 +33,39 @@ def test_indices_read_what_a_list_of_ranges_says(wanted: set[int]) -> None:
         assert gres.indices(f"{min(wanted)}-{max(wanted)}") == set(range(min(wanted), max(wanted) + 1))
 
 
+@pytest.mark.parametrize(
+    "kind", ["h100.80gb", "nvidia_h200_nvl_4g.71gb", "1g.10gb+me", "a100-sxm4", "amd~mi300/x@1", "no"]
+)
+def test_a_type_is_whatever_the_administrator_writes(kind: str) -> None:
+    assert gres.parse(f"gpu:{kind}:2(S:0-1),shard:{kind}:14(S:0)") == (
+        gres.Gres("gpu", kind, 2, "S:0-1"),
+        gres.Gres("shard", kind, 14, "S:0"),
+    )
+    found = gres.gpus(f"gpu:{kind}:2,shard:{kind}:14", f"gpu:{kind}:1(IDX:0),shard:{kind}:3(-/7,3/7)")
+    assert [(g.taken, g.free) for g in found] == [(True, 0), (False, 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "count"),
+    [
+        ("tmpdisk:1600G", "", 1600 * 2**30),
+        ("bandwidth:lustre:no_consume:4G", "lustre", 4 * 2**30),
+        ("bandwidth:no_consume:7", "", 7),
+        ("licence:3P", "", 3 * 2**50),
+        ("licence:no:3", "no", 3),
+    ],
+)
+def test_other_gres_of_the_node_do_not_stop_us(text: str, kind: str, count: int) -> None:
+    """`slurm.conf` lists them beside ours; Slurm's manual has the one with no_consume."""
+    (record,) = gres.parse(text)
+    assert (record.type, record.count) == (kind, count)
+    assert len(gres.gpus(f"gpu:h100:2,{text},shard:14", "gpu:h100:0(IDX:N/A),shard:0(0/7,0/7)")) == 2
+
+
+def test_many_shards_are_counted_in_units() -> None:
+    assert gres.total(gres.parse("gpu:8,shard:1K"), "shard") == 1024
+
+
 def test_what_is_free_on_each_gpu() -> None:
     found = gres.gpus("gpu:h100:3,shard:h100:24", "gpu:h100:1(IDX:1),shard:h100:2(2/8,-/8,0/8)")
     assert found == (SlurmGpu(0, 8, 2, False), SlurmGpu(1, 8, 0, True), SlurmGpu(2, 8, 0, False))
