@@ -5,27 +5,22 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from dynamig.errors import Conflict, Refused, Unavailable
-from dynamig.testing.emulator import faults, latency, layout, making, tree, usage
+from dynamig.testing.emulator import ending, faults, latency, layout, making, tree, usage
 from dynamig.testing.emulator.faults import NvmlReturn, SeenFault, TracedCall
 from dynamig.testing.emulator.geometry import load_geometry
 from dynamig.testing.emulator.library import foreign_instance, known_call, refusal, switch_mig
 from dynamig.testing.emulator.node import (
-    DIRTY,
-    Node,
     append_event,
     changing,
     files_of,
-    holders,
-    is_locked,
     locked,
     read_models,
     read_node,
@@ -240,10 +235,9 @@ class Emulator:
                 raise Refused("NOT_FOREIGN", f"GPU {gpu} has no foreign GPU instance {gi_id}", f"foreign: {listed}")
             ended = foreign if gi_id is None else [gi_id]
             for number in ended:
-                if held := [name for name in _busy_names(gpu, living, number) if self._held(name)]:
-                    what = f"GPU instance {number} of GPU {gpu} is held by {self._programs(held)}"
-                    raise Unavailable("IN_USE", what, "end it")
-            self._end(node, gpu, ended)
+                if holding := ending.holders_of(self.directory, ending.busy_names(gpu, living, number)):
+                    raise Unavailable("IN_USE", f"GPU instance {number} of GPU {gpu} is held by {holding}", "end it")
+            ending.end(self.directory, node, gpu, ended)
         return tuple(ended)
 
     def set_mig(self, gpu: int, on: bool) -> None:
@@ -262,7 +256,7 @@ class Emulator:
         Destroying it is IN_USE while the block lasts. Raises Refused NO_SUCH_INSTANCE.
         """
         self._living(gpu, gi_id, ci_id)
-        name = _busy_name(gpu, gi_id, ci_id)
+        name = ending.busy_name(gpu, gi_id, ci_id)
         with files_of(self.directory):
             try:
                 descriptor = os.open(self.directory / "state/busy" / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -319,14 +313,14 @@ class Emulator:
             if node.gpus[gpu].lost:
                 back = f"dynamig emulator lose {self.directory} {gpu} --back, or reboot"
                 raise Unavailable("GPU_IS_LOST", f"GPU {gpu} fell off the bus: a reset does not reach it", back)
-            self._refuse_if_held(gpu, node.gpus[gpu])
-            self._end_instances(node, gpu)
+            ending.refuse_if_held(self.directory, gpu, node.gpus[gpu])
+            ending.end_all(self.directory, node, gpu)
             node.gpus[gpu].mig_current = node.gpus[gpu].mig_pending
 
     def reboot(self) -> SeenNode:
         """A new boot: instances gone everywhere, MIG mode as after `reload_driver`, lost GPUs back."""
         with changing(self.directory) as node:
-            self._driver_starts(node)
+            ending.driver_starts(self.directory, node)
             for gpu in node.gpus:
                 gpu.lost = 0
             node.head.boot_id = tree.new_boot_id().encode()
@@ -341,55 +335,9 @@ class Emulator:
         """
         with changing(self.directory) as node:
             for number, gpu in enumerate(node.gpus):
-                self._refuse_if_held(number, gpu)
-            self._driver_starts(node)
+                ending.refuse_if_held(self.directory, number, gpu)
+            ending.driver_starts(self.directory, node)
         return self.show()
-
-    def _driver_starts(self, node: Node) -> None:
-        models = read_models(self.directory)
-        node.head.loaded_us = time.time_ns() // 1000
-        for number, gpu in enumerate(node.gpus):
-            self._end_instances(node, number)
-            kept = models[gpu.model].reset_to_switch or gpu.virtualization == layout.PASSTHROUGH
-            gpu.mig_current = gpu.mig_pending = gpu.mig_pending if kept else 0
-            gpu.persistence = 0
-
-    def _end_instances(self, node: Node, number: int) -> None:
-        """Everything on the GPU is gone with its files. Locks on them are those of a world that is gone."""
-        gpu = node.gpus[number]
-        self._end(node, number, [gi.id for gi in gpu.gis[: gpu.gi_count]])
-
-    def _end(self, node: Node, number: int, ended: Collection[int]) -> None:
-        """These GPU instances are gone, with what is in them and their files.
-
-        Killed in between, tree.dirty stays, and the next writer makes the files follow the state (tree.c).
-        """
-        (self.directory / DIRTY).touch()
-        gpu = node.gpus[number]
-        for capability in _capabilities(node.head, gpu, ended):
-            (self.directory / f"dev/nvidia-caps/nvidia-cap{capability}").unlink(missing_ok=True)
-        for gi_id in ended:
-            shutil.rmtree(self._capabilities_of(gpu) / f"gi{gi_id}", ignore_errors=True)
-            for name in _busy_names(number, gpu, gi_id):
-                (self.directory / "state/busy" / name).unlink(missing_ok=True)
-        layout.keep(gpu, lambda gi_id: gi_id not in ended)
-
-    def _capabilities_of(self, gpu: layout.Gpu) -> Path:
-        return self.directory / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig"
-
-    def _refuse_if_held(self, number: int, gpu: layout.Gpu) -> None:
-        inside = (name for gi in gpu.gis[: gpu.gi_count] for name in _busy_names(number, gpu, gi.id))
-        if held := [name for name in (_busy_name(number), *inside) if self._held(name)]:
-            what = f"GPU {number} is held by {self._programs(held)}"
-            raise Unavailable("IN_USE", what, "end it, or reboot the node")
-
-    def _held(self, name: str) -> bool:
-        return is_locked(self.directory / "state/busy" / name)
-
-    def _programs(self, held: Iterable[str]) -> str:
-        """`process 123` of those that hold these files of state/busy."""
-        pids = sorted({pid for name in held for pid in holders(self.directory / "state/busy" / name)})
-        return "process " + ", ".join(map(str, pids)) if pids else "a program"
 
     def _check(self, code: NvmlReturn, gpu: int, what: str, slices: range = range(layout.MAX_SLICES)) -> None:
         """Raises Refused NVML_<code> for what the library refused, with what lives on these memory slices."""
@@ -413,26 +361,6 @@ class Emulator:
         count = read_node(self.directory).head.gpu_count
         if not 0 <= gpu < count:
             raise Refused("NO_SUCH_GPU", f"{self.directory} has no GPU {gpu}", f"0 to {count - 1}")
-
-
-def _busy_name(gpu: int, gi_id: int | None = None, ci_id: int | None = None) -> str:
-    """The lock file in state/busy of a GPU, a GPU instance or a compute instance (emulator/src/busy.c)."""
-    inside = "" if gi_id is None else f"-gi{gi_id}"
-    return f"gpu{gpu}{inside}" + ("" if ci_id is None else f"-ci{ci_id}")
-
-
-def _busy_names(number: int, gpu: layout.Gpu, gi_id: int) -> list[str]:
-    """Of a GPU instance and all that is in it."""
-    inside = [ci.id for ci in gpu.cis[: gpu.ci_count] if ci.gi_id == gi_id]
-    return [_busy_name(number, gi_id), *(_busy_name(number, gi_id, ci) for ci in inside)]
-
-
-def _capabilities(head: layout.NodeHead, gpu: layout.Gpu, of: Collection[int]) -> Iterator[int]:
-    """Capability numbers of these GPU instances and their insides: the kernel's formula, see tree.capability_minors."""
-    per_gi = 1 + head.cap_cis
-    base = 3 + gpu.minor * head.cap_gis * per_gi
-    yield from (base + gi_id * per_gi for gi_id in of)
-    yield from (base + ci.gi_id * per_gi + 1 + ci.id for ci in gpu.cis[: gpu.ci_count] if ci.gi_id in of)
 
 
 def _profile_id(model: layout.Model, profile: str) -> int:
