@@ -4,9 +4,9 @@
 indices, `shard:h100:2(2/8,-/8)` gives for each GPU in order the shards in use and its total, with `-` for a GPU that a
 job has whole. Types appear and vanish on restarts of slurmctld, so they are read but never compared.
 
-Names and types are an administrator's words, with dots and what else he likes: `gpu:h100.80gb:2`. The same line has his
-other GRES, such as `bandwidth:lustre:no_consume:4G`; `gres` writes whole multiples of 1024 with K to P
-(_build_node_gres_str and _get_suffix in gres.c, 26.05.3).
+Names and types are an administrator's words, dots and all: `gpu:h100.80gb:2`. The same line has the node's other GRES,
+such as `bandwidth:lustre:no_consume:4G`; `gres` writes whole multiples of 1024 with K to P (_build_node_gres_str and
+_get_suffix in gres.c, 26.05.3).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from dynamig.cli.driver import adopt_body, plan_body, status_body
 from dynamig.driver.catalog import MANAGED, UNHEALTHY
@@ -198,6 +199,23 @@ def _adopt_with_the_whole_driver(driver: Driver, node: EmulatedNode) -> None:
     driver._rescan()
     assert not any(plan_body(driver).values())
     assert not driver.status().foreign
+
+
+def a_profile_that_cannot_be_used_is_warned_of_once_and_the_others_are_offered(node: EmulatedNode) -> None:
+    with tempfile.TemporaryDirectory() as kubelet:
+        driver = Driver(_config(node, Path(kubelet)))
+    driver._rescan()
+    whole = [gpu["devices"] for gpu in status_body(driver)["gpus"]]
+    with capture_logs() as logs:
+        for _ in range(2):
+            node.emulator.fail("nvmlDeviceGetGpuInstancePossiblePlacements*", NvmlReturn.NOT_SUPPORTED, gpu=0)
+            driver._rescan()
+    assert [line["log_level"] for line in logs if line["event"] == "profiles_left_out"] == ["warning"]
+    first, second = status_body(driver)["gpus"]
+    assert first["leftOut"] == ["profile '1g.10gb' (ID 19) has no placement"]
+    assert [first["devices"], second["devices"]] == [whole[0] - 7, whole[1]]
+    driver._rescan()
+    assert [gpu["leftOut"] for gpu in status_body(driver)["gpus"]] == [[], []]
 
 
 def _lend_with_the_whole_driver(node: EmulatedNode, config: DriverConfig) -> None:
