@@ -6,6 +6,7 @@ Holds are external jobs of `alice`, submitted with the bridge's token; native jo
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from typing import Any
 import pytest
 
 from dynamig.errors import Conflict, Refused, Unavailable
-from dynamig.protocol.identity import JobIdentity, JobKey, Purpose
+from dynamig.protocol.identity import JobIdentity, JobKey, Purpose, purpose_of
 from dynamig.protocol.seen import Found, Gone, Unknown
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, HoldRequest, Job, JobState, SlurmNode, SlurmNodeName
-from dynamig.protocol.slurm_text import slurm_text
+from dynamig.protocol.slurm_text import LONGEST, slurm_text
 from dynamig.slurm import ExternalJobs, JobChanges, SlurmClient, SlurmJob, connect
 from lab.lab import Lab
 from tests.e2e.cluster import until
@@ -307,6 +308,38 @@ def test_changes_of_a_job(slurm: Slurm) -> None:
     slurm.jobs.cancel(waits)
     with pytest.raises(Conflict, match="JOB_ENDED"):
         slurm.jobs.comment(waits, slurm_text("too late"))
+
+
+def test_the_longest_comment_that_slurmctld_takes(slurm: Slurm) -> None:
+    """The purpose may be longer: a claim that is paid for on many nodes names them all."""
+    nodes = tuple(SlurmNodeName(f"n1.{number}.example.org") for number in range(200))
+    key = slurm.hold(comment=slurm_text("x" * 2 * LONGEST))
+    assert len(read(slurm, key).comment) == LONGEST
+    slurm.client.update(key, JobChanges(admin_comment=Purpose(JobIdentity("a", 1), nodes=nodes).to_admin_comment()))
+    assert purpose_of(read(slurm, key).admin_comment) == Purpose(JobIdentity("a", 1), nodes=nodes)
+    with pytest.raises(Refused, match="SLURM_2012"):
+        slurm.client.update(key, JobChanges(comment="x" * (LONGEST + 1)))
+    with pytest.raises(Refused, match="SLURM_2012"):
+        slurm.hold(comment="x" * (LONGEST + 1))
+
+
+def test_readers_of_slurms_commands_find_every_field(slurm: Slurm) -> None:
+    """As scripts and Open OnDemand split them (case C-08); what was written is what is read."""
+    text = slurm_text("Kubernetes pod ns/a.b and ns/c: 1g.10gb+me at 6 of GPU-1 MIG-2 and 1x|y=z\n;, at 0")
+    request = slurm.request(comment=text)
+    key = slurm.jobs.submit(request)
+    job_id, purpose = str(key.job_id), request.purpose.to_admin_comment()
+    wanted = [job_id, "dynamig-hold", text]
+    fields = ("JobID", "Name", "Comment")
+    for separator in ("|", "\x1f"):
+        shown = slurm.lab.slurm(
+            "squeue", "--noheader", f"--jobs={job_id}", "-O", ",".join(f"{f}:{separator}" for f in fields)
+        )
+        [line] = shown.splitlines()
+        assert line.split(separator) == [*wanted, ""]
+    [line] = slurm.lab.slurm("scontrol", "--oneliner", "show", "job", job_id).splitlines()
+    shown_fields = dict(re.findall(r"(\w+)=(.*?)(?= \w+=|$)", line))
+    assert [shown_fields[f] for f in ("JobId", "JobName", "Comment", "AdminComment")] == [*wanted, purpose]
 
 
 def test_a_requeued_native_job_starts_when_it_is_told_to(slurm: Slurm) -> None:

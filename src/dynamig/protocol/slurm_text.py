@@ -19,7 +19,7 @@ SlurmText = NewType("SlurmText", str)
 
 LONGEST = 1024
 """Bytes of a job's comment; slurmctld refuses a job, and an update, with more: ESLURM_PATHNAME_TOO_LONG
-(_test_job_desc_fields in job_mgr.c, 26.05.3; admin_comment has no limit there)."""
+(_test_job_desc_fields in job_mgr.c; tried, 26.05.5). admin_comment has no limit there."""
 
 _HARMFUL = re.compile(r"[^A-Za-z0-9 _./:@+()#~-]")
 _CUT = " ..."
