@@ -37,8 +37,8 @@ class HoldingState(Enum):
 
 
 STATES: Mapping[HoldingState, str] = {
-    HoldingState.WAITING: "a pod waits for the claim, which has no device yet; the scheduler's reason is shown",
-    HoldingState.ALLOCATED: "the scheduler chose the device; the driver has not reported it ready",
+    HoldingState.WAITING: "a pod waits for a device; the reason is Slurm's, the scheduler's, or what is not there",
+    HoldingState.ALLOCATED: "the device is chosen and not reported ready; the reason is what the kubelet complains of",
     HoldingState.READY: "the driver made the device and containers can use it",
     HoldingState.FAILED: "the driver could not make it and says why; the kubelet tries again",
     HoldingState.LEAVING: "its pods or the claim end; the device may still be on the GPU and is not given to anybody",
@@ -48,13 +48,14 @@ STATES: Mapping[HoldingState, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One device that a claim has; with the state WAITING, a claim that waits for its devices.
+    """One device that a claim has; with the state WAITING, a claim or a pod that waits for its devices.
 
-    `node`: None if nothing names it. `gpu`: UUID of the physical GPU. `profile`: None for the full GPU,
-    UNKNOWN_PROFILE if neither slices nor the claim tell, empty while the claim waits. `memory_slices`: those of the GPU
-    that are taken, ascending; empty where the GPU has none or they are not known. `reason`: why it failed or waits.
-    `uuid`: of the MIG device, or of the full GPU; known once it is ready. `job`: id of the Slurm job that pays, as the
-    bridge noted it; None without Slurm, and while no job runs.
+    `claim`: empty where a pod waits and has none. `node`: None if nothing names it. `gpu`: UUID of the physical GPU.
+    `profile`: None for the full GPU, UNKNOWN_PROFILE if neither slices nor the claim tell, empty while the claim waits.
+    `memory_slices`: those of the GPU that are taken, ascending; empty where the GPU has none or they are not known.
+    `reason`: why it failed or waits, or what keeps an allocated one from being ready. `uuid`: of the MIG device, or of
+    the full GPU; known once it is ready. `job`: id of the Slurm job that pays, as the bridge noted it; None without
+    Slurm, and while no job runs.
     """
 
     namespace: str
@@ -145,7 +146,7 @@ def _holding(
         namespace=claim.ref.namespace,
         claim=claim.ref.name,
         pods=claim.reserved_for,
-        node=node or claim.held_by_node,
+        node=node or claim.held_by_node or claim.allocated_on,
         pool=one.pool,
         device=one.device,
         gpu=(known.gpu if known else None) or data.get("gpuUUID") or _noted_gpu(claim, one),

@@ -15,6 +15,10 @@ from dynamig.protocol.loans import Loan, loan_from_json
 FRESH_S = 40.0
 """Seconds for which a report counts, the Lease's leaseDurationSeconds: four renewals may be lost."""
 
+LATE_S = 25.0
+"""Seconds after which two renewals are lost. The kubelet deletes a dead driver's slices after 30 (defaultWipingDelay in
+pkg/kubelet/cm/dra/manager.go of Kubernetes 1.37): GPUs must not vanish before anything is said of their driver."""
+
 Object = Mapping[str, Any]
 
 
@@ -95,8 +99,11 @@ def _of_driver(lease: Object | None, now: datetime) -> NodeTrouble:
     report = _read(lease)
     if isinstance(report, NodeTrouble):
         return report
-    if (now - report.renewed).total_seconds() > FRESH_S:
+    age = (now - report.renewed).total_seconds()
+    if age > FRESH_S:
         return NodeTrouble(f"driver silent since {clock(report.renewed, now)}", report.renewed)
+    if age > LATE_S:
+        return NodeTrouble(f"driver last reported at {clock(report.renewed, now)}, {age:.0f} s ago")
     return NodeTrouble("" if report.registered else "driver is not registered with the kubelet")
 
 

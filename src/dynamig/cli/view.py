@@ -86,25 +86,26 @@ class GpuView:
 
 
 def gpu_views(
-    slices: Iterable[Mapping[str, Any]],
+    slices: Iterable[Mapping[str, Any]] | None,
     claims: Iterable[Mapping[str, Any]],
     driver: str = names.DRIVER_NAME,
     reports: Reports = NOTHING_READ,
     ending: Collection[Name] = (),
 ) -> tuple[GpuView, ...]:
-    """Every GPU that `driver` publishes, by node and name, with who holds what. `ending`: pods that are over or being
-    deleted.
+    """Every GPU that `driver` publishes, by node and name, with who holds what. `slices`: None if they may not be read;
+    then the GPUs are those in claims. `ending`: pods that are over or being deleted.
 
     A GPU that is in claims and no longer published is there too, and says so; and a node whose driver has reported,
     does not any more, and of which nothing else is known.
     """
     read = [read_claim(c, driver) for c in claims]
-    pools = read_pools(slices)
+    pools = read_pools(slices or ())
     held = holdings(pools, read, driver, ending)
     mine = [p for p in pools if p.driver == driver]
     published = [_gpu(pool, gpu, devices, held) for pool in mine for gpu, devices in _gpus_of(pool)]
     shown = {h for view in published for h in view.holdings}
-    views = [*published, *_unpublished([h for h in held if h not in shown])]
+    problem = None if slices is None else NOT_PUBLISHED
+    views = [*published, *_unpublished([h for h in held if h not in shown], problem)]
     if driver == names.DRIVER_NAME or any(c.held and c.devices_of(driver) for c in read):
         views = _lent(_with_trouble(views, read, reports), reports)  # Leases speak of dynamig's driver only
     return tuple(sorted(views, key=lambda v: (v.node or "", v.name)))
@@ -213,14 +214,14 @@ def _withdrawals(devices: tuple[PublishedDevice, ...]) -> tuple[Withdrawal, ...]
 # -- what nobody publishes -------------------------------------------------------------------------------------------
 
 
-def _unpublished(lost: Iterable[Holding]) -> list[GpuView]:
+def _unpublished(lost: Iterable[Holding], problem: str | None) -> list[GpuView]:
     """GPUs that claims hold and nobody publishes: the driver is gone, or its administrator took the GPU out."""
 
     def pool(h: Holding) -> str:
         return h.pool
 
     by_pool = [(name, list(group)) for name, group in groupby(sorted(lost, key=pool), key=pool)]
-    return [_lost(name, gpu, group) for name, found in by_pool for gpu, group in _by_gpu(found).items()]
+    return [_lost(name, gpu, group, problem) for name, found in by_pool for gpu, group in _by_gpu(found).items()]
 
 
 def _by_gpu(of_pool: Sequence[Holding]) -> dict[str | None, list[Holding]]:
@@ -233,7 +234,7 @@ def _by_gpu(of_pool: Sequence[Holding]) -> dict[str | None, list[Holding]]:
     return found
 
 
-def _lost(pool: str, gpu: str | None, held: Sequence[Holding]) -> GpuView:
+def _lost(pool: str, gpu: str | None, held: Sequence[Holding], problem: str | None) -> GpuView:
     return GpuView(
         node=next((h.node for h in held if h.node), None),
         pool=pool,
@@ -243,7 +244,7 @@ def _lost(pool: str, gpu: str | None, held: Sequence[Holding]) -> GpuView:
         memory_slices=max((s + 1 for h in held for s in h.memory_slices), default=0),
         devices=0,
         holdings=_ordered(held),
-        problem=NOT_PUBLISHED,
+        problem=problem,
     )
 
 

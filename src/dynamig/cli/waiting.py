@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dynamig.cli.asked import Asked
 from dynamig.cli.holdings import Holding, HoldingState, Name
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
@@ -15,22 +16,17 @@ OVER = ("Succeeded", "Failed")
 
 
 def waiting(
-    claims: Iterable[Object],
-    pods: Sequence[Object] | None,
-    classes: Sequence[Object] | None,
-    driver: str,
-    *,
-    slurm: bool = False,
+    claims: Iterable[Object], pods: Sequence[Object] | None, asked: Asked, *, slurm: bool = False
 ) -> list[Holding]:
-    """Claims without a device that ask for one of `driver` and that a pod waits for, by namespace and name.
+    """Claims without a device that ask for one and that a pod waits for.
 
-    `slurm`: whether devices are Slurm's to give, as their taint says.
-    `pods`, `classes` (DeviceClasses): None if they may not be read. Without pods the reason is not known, and a claim
-    made for a pod still names it.
+    `slurm`: whether devices are Slurm's to give, as their taint says. `pods`: None if they may not be read; then the
+    reason is not known, and a claim made for a pod still names it.
     """
     users = _users(pods or ())
-    found = [_waits(obj, read_claim(obj, driver), users, slurm) for obj in claims if _asks(obj, classes, driver)]
-    return sorted((h for h in found if h is not None), key=lambda h: (h.namespace, h.claim))
+    mine = (obj for obj in claims if asked.claims(obj.get("spec")))
+    found = [_waits(obj, read_claim(obj, asked.driver), users, slurm) for obj in mine]
+    return [h for h in found if h is not None]
 
 
 def _waits(obj: Object, claim: ClaimView, users: Mapping[Name, Sequence[Object]], slurm: bool) -> Holding | None:
@@ -38,11 +34,15 @@ def _waits(obj: Object, claim: ClaimView, users: Mapping[Name, Sequence[Object]]
         return None  # it has devices, or had them on that node
     using = users.get((claim.ref.namespace, claim.ref.name), ())
     pods = tuple(p["metadata"]["name"] for p in using) or tuple(_owners(obj))
-    if not pods:
-        return None
+    why = next(filter(None, (reason(pod, slurm=slurm) for pod in using)), "")
+    return row(claim.ref.namespace, claim.ref.name, pods, why) if pods else None
+
+
+def row(namespace: str, claim: str, pods: tuple[str, ...], why: str) -> Holding:
+    """What waits, for the reason `why`. `claim`: empty where there is none."""
     return Holding(
-        namespace=claim.ref.namespace,
-        claim=claim.ref.name,
+        namespace=namespace,
+        claim=claim,
         pods=pods,
         node=None,
         pool="",
@@ -51,7 +51,7 @@ def _waits(obj: Object, claim: ClaimView, users: Mapping[Name, Sequence[Object]]
         profile="",
         memory_slices=(),
         state=HoldingState.WAITING,
-        reason=next(filter(None, (reason(pod, slurm=slurm) for pod in using)), ""),
+        reason=why,
         uuid=None,
     )
 
@@ -100,33 +100,3 @@ def _claims_of(pod: Object) -> Iterator[str]:
 def _owners(claim: Object) -> Iterator[str]:
     owners = claim["metadata"].get("ownerReferences") or ()
     yield from (o["name"] for o in owners if o.get("kind") == "Pod" and o.get("controller"))
-
-
-# -- what is asked for -----------------------------------------------------------------------------------------------
-
-
-def _asks(claim: Object, classes: Sequence[Object] | None, driver: str) -> bool:
-    """Whether a request may be for a device of `driver`.
-
-    Its own selectors or those of its class name the driver, as all published classes do. A class that nobody has says
-    nothing; then it counts for the usual driver, so that a pod with a misspelt class is not hidden.
-    """
-    known = {c["metadata"]["name"]: _expressions(c.get("spec")) for c in classes or ()}
-    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
-        for exact in (request.get("exactly"), *(request.get("firstAvailable") or ())):
-            if exact and _names(exact, known, driver):
-                return True
-    return False
-
-
-def _names(request: Object, known: Mapping[str, Sequence[str]], driver: str) -> bool:
-    device_class = request.get("deviceClassName", "")
-    texts = (*_expressions(request), *known.get(device_class, ()))
-    return any(f"{quote}{driver}{quote}" in text for text in texts for quote in "'\"") or (
-        device_class not in known and driver == names.DRIVER_NAME
-    )
-
-
-def _expressions(has_selectors: Object | None) -> tuple[str, ...]:
-    selectors = (has_selectors or {}).get("selectors") or ()
-    return tuple(s["cel"]["expression"] for s in selectors if s.get("cel"))

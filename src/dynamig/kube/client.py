@@ -25,6 +25,9 @@ from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 T = TypeVar("T")
 
 ResourceClaim = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
+ResourceClaimTemplate = create_namespaced_resource(
+    "resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates"
+)
 ResourceSlice = create_global_resource("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
 DeviceClass = create_global_resource("resource.k8s.io", "v1", "DeviceClass", "deviceclasses")
 Lease = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases")

@@ -51,7 +51,10 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClaimView:
-    """A claim at one resourceVersion. `allocated` is empty both before allocation and after deallocation."""
+    """A claim at one resourceVersion. `allocated` is empty both before allocation and after deallocation.
+
+    `allocated_on`: the node, where the allocation is good on one only.
+    """
 
     ref: ClaimRef
     resource_version: str
@@ -62,6 +65,7 @@ class ClaimView:
     configs: tuple[DeviceConfig, ...] = ()
     reserved_for: tuple[str, ...] = ()
     devices_status: tuple[Mapping[str, Any], ...] = field(default=())
+    allocated_on: str | None = None
 
     @property
     def held(self) -> bool:
@@ -87,7 +91,8 @@ def read_claim(obj: Mapping[str, Any], driver: str) -> ClaimView:
     """The view of one API object; `configs` are those addressed to `driver`, in the API's order."""
     meta = obj["metadata"]
     status = obj.get("status") or {}
-    devices = (status.get("allocation") or {}).get("devices") or {}
+    allocation = status.get("allocation") or {}
+    devices = allocation.get("devices") or {}
     return ClaimView(
         ref=ClaimRef(meta["namespace"], meta["name"], meta["uid"]),
         resource_version=meta.get("resourceVersion", ""),
@@ -98,7 +103,17 @@ def read_claim(obj: Mapping[str, Any], driver: str) -> ClaimView:
         configs=tuple(_config(c) for c in devices.get("config") or () if _addressed_to(c, driver)),
         reserved_for=tuple(r["name"] for r in status.get("reservedFor") or ()),
         devices_status=tuple(status.get("devices") or ()),
+        allocated_on=_only_node(allocation),
     )
+
+
+def _only_node(allocation: Mapping[str, Any]) -> str | None:
+    """Allocators match devices of one node by its name, in one field of one term."""
+    match (allocation.get("nodeSelector") or {}).get("nodeSelectorTerms"):
+        case [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [str(node)]}]}]:
+            return node
+        case _:
+            return None
 
 
 def _allocated(result: Mapping[str, Any]) -> AllocatedDevice:

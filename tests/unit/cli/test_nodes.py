@@ -70,6 +70,15 @@ def test_four_renewals_may_be_lost(age: float, silent: bool) -> None:
     assert ("silent" in view.wrong) is silent
 
 
+@pytest.mark.parametrize(("age", "late"), [(24.9, False), (25.1, True), (40.0, True)])
+def test_two_lost_renewals_are_told_before_the_kubelet_takes_the_slices_away(age: float, late: bool) -> None:
+    for published in (True, False):
+        views = seen(leases=[lease(age)], published=published)
+        assert [v.wrong for v in views if "driver last reported at" in v.wrong] == [v.wrong for v in views if late]
+        assert len(views) == (published or late)
+        assert all(gpu_json(v)["driver_silent_since"] is None for v in views)
+
+
 def test_an_unregistered_driver_and_an_unreadable_report_are_told() -> None:
     assert seen(leases=[lease(registered=False)])[0].wrong == "driver is not registered with the kubelet"
     assert "cannot be read" in seen(leases=[lease(spec={})])[0].wrong

@@ -175,6 +175,19 @@ def test_a_device_that_is_no_longer_published_is_shown_from_the_claim() -> None:
     assert view.holdings[0].memory_slices == (0, 1, 2, 3)
 
 
+def test_whoever_may_not_read_slices_sees_what_the_claims_tell() -> None:
+    told, untold = ready(claim("told", [HALF]), [HALF]), claim("untold", [SMALL])
+    untold["status"]["allocation"]["nodeSelector"] = {
+        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]
+    }
+    (view,) = gpu_views(None, [told, untold])
+    assert (view.name, view.node, view.problem) == ("n1/gpu-0", "n1", None), "nobody looked, so nothing is wrong"
+    assert {h.claim: (h.profile, h.memory_slices) for h in view.holdings} == {
+        "told": ("3g.40gb", (0, 1, 2, 3)),
+        "untold": ("unknown", ()),
+    }
+
+
 def test_a_pool_of_several_gpus_becomes_one_view_each() -> None:
     """NVIDIA's driver publishes one pool for a node."""
     first, second = pool(number=0), pool(number=1)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dynamig.cli import table
+from dynamig.cli.asked import Asked
 from dynamig.cli.holdings import Holding, HoldingState
 from dynamig.cli.output import Page
 from dynamig.cli.view import gpu_views
@@ -19,6 +20,7 @@ CLASSES = [
     {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == {text}"}}]}}
     for name, text in (("mig.nvidia.com", f"'{DRIVER}'"), ("nic", '"net.example.com"'))
 ]
+ASKED = Asked(DRIVER, CLASSES)
 WHY = "0/2 nodes are available: 2 cannot allocate all claims. preemption: 0/2 nodes are available."
 
 
@@ -42,7 +44,7 @@ def pod(name: str = "p", named: str | None = "c", made: str | None = None, **sta
 
 
 def waits(claims: list[Object], pods: list[Object] | None, driver: str = DRIVER) -> list[Holding]:
-    return waiting(claims, pods, CLASSES, driver)
+    return waiting(claims, pods, Asked(driver, CLASSES))
 
 
 @pytest.mark.parametrize("one", [pod(), pod(named=None, made="c")])
@@ -67,12 +69,12 @@ def test_a_gated_pod_of_which_nobody_has_spoken_says_so() -> None:
 
 
 def test_a_pod_that_slurm_does_not_know_is_told_whose_the_devices_are() -> None:
-    (found,) = waiting([asking()], [pod()], CLASSES, DRIVER, slurm=True)
+    (found,) = waiting([asking()], [pod()], ASKED, slurm=True)
     assert found.reason.startswith("0/2 nodes are available")
     assert "dynamig.io/scheduler=slurm" in found.reason
     ours = {"type": names.CONDITION, "status": "True", "reason": names.PAID}
     known = pod(conditions=[ours, *pod()["status"]["conditions"]])
-    (found,) = waiting([asking()], [known], CLASSES, DRIVER, slurm=True)
+    (found,) = waiting([asking()], [known], ASKED, slurm=True)
     assert "label" not in found.reason
 
 
