@@ -175,6 +175,15 @@ def test_a_device_that_is_no_longer_published_is_shown_from_the_claim() -> None:
     assert view.holdings[0].memory_slices == (0, 1, 2, 3)
 
 
+@pytest.mark.parametrize("also", ["values", "terms"])
+def test_an_allocation_that_is_good_on_several_nodes_names_none(also: str) -> None:
+    field = {"key": "metadata.name", "operator": "In", "values": ["n1", "n2"] if also == "values" else ["n1"]}
+    terms = [{"matchFields": [field]}] * (2 if also == "terms" else 1)
+    held = claim("c", [SMALL])
+    held["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": terms}
+    assert only([held], []).node is None
+
+
 def test_whoever_may_not_read_slices_sees_what_the_claims_tell() -> None:
     told, untold = ready(claim("told", [HALF]), [HALF]), claim("untold", [SMALL])
     untold["status"]["allocation"]["nodeSelector"] = {
