@@ -43,7 +43,7 @@ SEES_ALL = (
     "`dynamig ps -n NAMESPACE` shows what is in a namespace of yours; for the whole cluster an administrator binds you"
     " the ClusterRole dynamig-viewer"
 )
-SEES_NAMESPACE = "it needs the right to list resourceclaims there, as Kubernetes' ClusterRoles view and edit have it"
+SEES_NAMESPACE = "the user needs the right to list resourceclaims there, which Kubernetes' ClusterRole view has"
 
 
 @dataclass(frozen=True, slots=True)
