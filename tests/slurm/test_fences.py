@@ -82,12 +82,17 @@ def test_task_prolog(lab: Lab, cluster: Cluster, fenced: bool) -> None:
     with nullcontext() if fenced else without(lab, "TaskProlog"), impatient(lab, "n1"), cluster.killed_driver("n1"):
         job = lab.submit(script, "--nodelist=n1", "--gres=gpu:2", f"--output={output}")
         until(lambda: prolog_runs(lab, "n1"))
+        for asks in ("--gres=gpu:2", "--gres=none"):  # a step is told its own GPUs only, or none
+            step = f"srun --jobid={job} --overlap -n1 {asks} echo STARTED </dev/null >>~/{output}.steps 2>&1 &"
+            lab.slurm("sh", "-c", step, user="alice")
         lab.kill("slurmd-n1", signal.SIGTERM)
         until(lambda: ended(lab, "slurmd-n1"), within=PATIENCE)
         lab.start("slurmd-n1")
         until(lambda: waits(lab, job), within=PATIENCE)
         said = lab.node("n1").run("sh", "-c", f"cat ~alice/{output}")
+        of_steps = lab.slurm("sh", "-c", f"cat ~/{output}.steps", user="alice")
     assert ("STARTED" in said, "was turned away" in said) == (not fenced, fenced), said
+    assert ("STARTED" in of_steps) is not fenced, of_steps
 
 
 @contextmanager

@@ -29,6 +29,9 @@ PATIENCE_UNSCHEDULABLE = 30.0
 PATIENCE_BARE = 300.0
 """Seconds that a claim may live without a job while its node takes jobs (P9)."""
 
+PATIENCE_SUSPENDED = 60.0
+"""Seconds that a pod may run while its job is suspended: nobody pays, and no time limit comes (case C-65)."""
+
 LONGEST_GRACE = 30
 """Seconds that a pod has to end once its job is over, whatever it asks for (case C-65): nobody pays for them."""
 
@@ -41,6 +44,8 @@ SLURM_SETTLES = 10.0
 
 def decide(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     """For a set with a running job."""
+    if job.suspended:
+        return _suspended(of, job, world)
     if len(of.allocated) < len(of.claims):
         return () if of.in_use else (TakeBack(of, "a set that lost one allocation loses all"),)
     match _pays_here(of, job, world):
@@ -52,6 +57,16 @@ def decide(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
             return (TakeBack(of, "its Slurm job does not run where the claims are"),)
         case True:
             return _paid(of, job, world)
+
+
+def _suspended(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
+    """Any user may suspend her job, and Slurm does it to gang-scheduled ones: it must not be a way to pay nothing."""
+    told = of.pod.told
+    since = told.since if told is not None and told.reason == names.HOLD_SUSPENDED else world.now
+    why = f"Slurm job {job.key.job_id}, which pays for this pod, is suspended"
+    if of.in_use and world.now - since > PATIENCE_SUSPENDED:
+        return end_pods(of, names.HOLD_SUSPENDED, why)
+    return (Tell(of, names.HOLD_SUSPENDED, f"{why}: the pod is ended unless the job is resumed within a minute"),)
 
 
 def _pays_here(of: ClaimSet, job: Job, world: World) -> bool | None:
@@ -163,8 +178,7 @@ def _meant(of: ClaimSet, ended: Job, world: World) -> tuple[str, str] | None:
 def _hold_again(of: ClaimSet, ended: Job | None, world: World) -> tuple[Action, ...]:
     """Nobody meant it: slurmctld lost the job, or the node failed. The clock runs while the node takes jobs."""
     attempt, node = of.attempt, world.nodes.get(_home(of) or "")
-    slurm = None if node is None else world.slurm_nodes.get(node.slurm)
-    if node is None or slurm is None or not slurm.usable:
+    if node is None or not _takes_jobs(of, world):
         told = Tell(of, "HoldLost", f"its Slurm job is gone, and node {_home(of)} does not take jobs now")
         return (told, *_since(of, attempt, None))
     if attempt is None:
@@ -178,6 +192,12 @@ def _hold_again(of: ClaimSet, ended: Job | None, world: World) -> tuple[Action, 
     if ended is None and waited < SEEN_TWICE:
         return ()
     return _ask_again(of, attempt, ended, node, world)
+
+
+def _takes_jobs(of: ClaimSet, world: World) -> bool:
+    node = world.nodes.get(_home(of) or "")
+    slurm = None if node is None else world.slurm_nodes.get(node.slurm)
+    return slurm is not None and slurm.usable
 
 
 def _ask_again(of: ClaimSet, attempt: Attempt, ended: Job | None, node: NodeView, world: World) -> tuple[Action, ...]:
@@ -205,8 +225,15 @@ def _last(ended: Job | None) -> int:
 
 
 def _held_again(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
-    """A new hold of a bare set that waits in Slurm."""
+    """A new hold of a bare set that waits in Slurm. The clock stands still while the node takes no jobs."""
     attempt = of.attempt
+    if not _takes_jobs(of, world):
+        told = (
+            f"Slurm job {job.key.job_id}, which is to pay for it again, waits: node {_home(of)} does not take jobs now"
+        )
+        return (Tell(of, "HoldLost", told), *_since(of, attempt, None))
+    if attempt is not None and attempt.bare_since is None:
+        return _since(of, attempt, world.now)
     if attempt is not None and attempt.bare_since is not None and world.now - attempt.bare_since > PATIENCE_BARE:
         return (*end_pods(of, "HoldLost", f"Slurm job {job.key.job_id}, which is to pay for this pod, does not start"),)
     if not job.reason:

@@ -147,7 +147,7 @@ def _paid(of: ClaimSet, job: Job) -> tuple[Action, ...]:
     """Good news for pods that may run."""
     pods = tuple(p for p in of.pods if not p.gated)
     told = Tell(replace(of, pods=pods), names.PAID, f"Slurm job {job.key.job_id} on node {job.node} pays for it")
-    return (told,) if of.verified and pods else ()
+    return (told,) if of.verified and pods and not job.suspended else ()
 
 
 def decide_job(job: Job, of: ClaimSet | None, world: World) -> tuple[Action, ...]:

@@ -278,7 +278,7 @@ class Driver:
 
     def _rescan(self) -> None:
         """The catalog is what NVML says now. A GPU that cannot be read keeps the place it had, and is not to be had."""
-        fresh = {r.uuid: r for r in self._gpus.readings()}
+        fresh = {r.uuid: r for r in self._answering()}
         if news := _left_out_anew(self._readings, fresh):
             log.warning("profiles_left_out", gpus=news, effect="these GPUs are offered without them")
         self._readings = {**self._readings, **fresh}
@@ -295,6 +295,17 @@ class Driver:
             log.warning("foreign_instances", found={g: [str(i) for i in found] for g, found in foreign.items()})
         self._foreign = foreign
         self._catalog = self._build(foreign)
+
+    def _answering(self) -> Sequence[GpuReading]:
+        """None where NVML itself does not say which GPUs there are: each that is known is then asked for itself. Raises
+        that as long as none is known: a driver that knows nothing publishes nothing, and takes nothing back."""
+        try:
+            return self._gpus.readings()
+        except DynamigError as error:
+            if not self._readings:
+                raise
+            log.warning("nvml_unreadable", code=error.code, error=str(error))
+            return ()
 
     def _known_gpus(self) -> set[GpuUuid]:
         """Those that answered this process once, and those that Slurm was told of."""

@@ -58,7 +58,8 @@ class NvmlGpus:
 
     def readings(self) -> Sequence[GpuReading]:
         """Every GPU that answers, in NVML's order. Each is read on its own thread: one that hangs is only missing."""
-        listed = self._run(_SYSTEM, "listing GPUs", _uuids)
+        count = self._run(_SYSTEM, "counting GPUs", lambda: int(pynvml.nvmlDeviceGetCount()))
+        listed = ((index, gpu) for index in range(count) if (gpu := self._uuid(index)) is not None)
         return tuple(r for index, gpu in listed if (r := self._read_known(index, gpu)) is not None)
 
     def reading(self, gpu: GpuUuid) -> GpuReading:
@@ -91,6 +92,14 @@ class NvmlGpus:
 
     def _read(self, handle: Handle) -> GpuReading:
         return read_gpu(handle, int(pynvml.nvmlDeviceGetIndex(handle)), self._sys_root)
+
+    def _uuid(self, index: int) -> GpuUuid | None:
+        """None for a GPU that cannot be opened: lost, denied, or hanging on the thread that this index has for it."""
+        try:
+            return self._run(GpuUuid(f"index {index}"), f"GPU {index}: opening it", lambda: _uuid_of(index))
+        except DynamigError as error:
+            log.warning("gpu_unreadable", index=index, error=str(error))
+            return None
 
     def _read_known(self, index: int, gpu: GpuUuid) -> GpuReading | None:
         """None for a GPU that NVML lists but that does not answer: the others are read all the same."""
@@ -142,17 +151,8 @@ class _Worker:
 _HANGS: Final = "see the kernel log for XID errors; other GPUs are not affected"
 
 
-def _uuids() -> list[tuple[int, GpuUuid]]:
-    """(index, UUID) of every GPU that can be opened. A GPU that is lost or denied is left out, and said."""
-    found: list[tuple[int, GpuUuid]] = []
-    for index in range(int(pynvml.nvmlDeviceGetCount())):
-        try:
-            with translated(f"GPU {index}: opening it"):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                found.append((index, GpuUuid(text(pynvml.nvmlDeviceGetUUID(handle)))))
-        except DynamigError as error:
-            log.warning("gpu_unreadable", index=index, error=str(error))
-    return found
+def _uuid_of(index: int) -> GpuUuid:
+    return GpuUuid(text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))))
 
 
 def _switch_mode(handle: Handle, gpu: GpuUuid, on: bool) -> None:

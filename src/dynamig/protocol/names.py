@@ -63,6 +63,9 @@ PAID: Final = "Paid"
 SLURM_REFUSED: Final = "SlurmRefused"
 """Reason of that condition: Slurm refused the job, in its own words; it is submitted again after a while."""
 
+HOLD_SUSPENDED: Final = "HoldSuspended"
+"""Reason of that condition: the pod's Slurm job is suspended."""
+
 GPU_UNHEALTHY: Final = "GpuUnhealthy"
 """Reason of that condition: the pod's GPU does not answer."""
 

@@ -47,7 +47,7 @@ class HeldGpu:
 class Job:
     """One external job of ours. `reason`: Slurm's word for why it waits; `gpu`: what it has while it runs, None if that
     is not known now (a suspended job says nothing); `comment`: what people read in squeue; `submitted`: seconds of the
-    epoch."""
+    epoch; `suspended`: it keeps what it has, and neither its time limit nor its account counts."""
 
     key: JobKey
     purpose: Purpose
@@ -59,6 +59,7 @@ class Job:
     ending: Ending | None = None
     priority: int | None = None
     submitted: float = 0.0
+    suspended: bool = False
 
     @property
     def identity(self) -> JobIdentity:

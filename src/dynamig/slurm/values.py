@@ -71,6 +71,7 @@ def job_of_ours(seen: SlurmJob, gpu: HeldGpu | None) -> Job | None:
         ending=seen.ending,
         priority=seen.priority,
         submitted=float(seen.submitted),
+        suspended="SUSPENDED" in seen.states,
     )
 
 

@@ -17,6 +17,7 @@ from dynamig.driver.loans import MapFile
 from dynamig.driver.recovery import Plan
 from dynamig.driver.service import Driver
 from dynamig.errors import DynamigError, Refused, Unavailable
+from dynamig.nvml import NvmlGpus
 from dynamig.protocol import names
 from dynamig.protocol.device_map import DeviceMap, Source
 from dynamig.protocol.gpus import MigMode
@@ -148,6 +149,22 @@ def gpus_that_do_not_answer_are_told_and_offered_to_nobody(node: EmulatedNode) -
     assert dict(driver.status().unhealthy) == {uuids[1]: "GPU_LOST"}
     tainted = {o.reading.uuid: all(UNHEALTHY in d.taints for d in o.pool.devices) for o in driver.status().offers}
     assert tainted == {uuids[0]: False, uuids[1]: True}
+    node.emulator.lose(1, lost=False)
+    node.emulator.fail("nvmlDeviceGetCount_v2", NvmlReturn.UNKNOWN, count=0)
+    driver._rescan()
+    assert dict(driver.status().unhealthy) == {}, "each answers for itself"
+    node.emulator.lose(0)
+    driver._rescan()
+    assert dict(driver.status().unhealthy) == {uuids[0]: "GPU_LOST"}
+
+
+def a_gpu_that_hangs_when_it_is_opened_is_missing_alone(node: EmulatedNode) -> None:
+    uuids = [r.uuid for r in node.gpus.readings()]
+    node.emulator.hang("nvmlDeviceGetUUID", gpu=1)
+    hasty = NvmlGpus(deadline=3.0)
+    for _ in range(2):
+        assert [r.uuid for r in hasty.readings()] == uuids[:1]
+    node.emulator.clear_faults()
 
 
 def a_claim_whose_record_was_lost_is_adopted_and_ends_like_any_other(node: EmulatedNode) -> None:

@@ -52,8 +52,9 @@ def here(script: Path, slurm: FakeSlurmCommands) -> Path:
     if not copy.exists():
         shutil.copy(script, copy)
         text = script.read_text()
-        assert text.count("/run/dynamig/lent") == 1
-        copy.write_text(text.replace("/run/dynamig/lent", str(slurm.lent)))
+        assert text.count("/run/dynamig/lent") == text.count("/run/dynamig/waiting") == 1
+        text = text.replace("/run/dynamig/lent", str(slurm.lent))
+        copy.write_text(text.replace("/run/dynamig/waiting", str(slurm.lent.with_name("waiting"))))
     return copy
 
 
@@ -65,7 +66,7 @@ def run(script: Path, node: LendingNode, slurm: FakeSlurmCommands, **more: str) 
 
 def task_starts(slurm: FakeSlurmCommands, **environment: str) -> bool:
     """Whether the task prolog lets a task start."""
-    usual = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_JOB_SLUID": "s7", "SLURM_JOB_GPUS": "0"}
+    usual = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_JOB_SLUID": "s7", "SLURM_STEP_GPUS": "0"}
     done = subprocess.run(
         [here(TASK_PROLOG, slurm)], env={**usual, **environment}, stdout=subprocess.PIPE, text=True, check=False
     )
@@ -99,6 +100,22 @@ def test_free_gpus_are_lent_and_given_back_and_slurm_is_not_asked(node: LendingN
     assert not task_starts(slurm)
 
 
+def test_no_task_of_a_run_starts_that_waits_or_waited_in_vain(node: LendingNode, tmp_path: Path) -> None:
+    """Whether it is a batch script, which is told the job's GPUs, or a step, which is told its own or nothing (seen,
+    26.05.5: plain `srun` has no SLURM_JOB_GPUS)."""
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path)
+    assert run(PROLOG, node, slurm, DYNAMIG_WAIT="1")[0] == 0
+    for gpus in ({"SLURM_STEP_GPUS": "0"}, {"SLURM_JOB_GPUS": "0", "SLURM_STEP_GPUS": ""}, {"SLURM_STEP_GPUS": ""}):
+        assert not task_starts(slurm, **gpus)
+    assert task_starts(slurm, SLURM_JOB_SLUID="another", SLURM_STEP_GPUS=""), "a job without GPUs"
+    node.service.unprepare("a")
+    assert run(PROLOG, node, slurm)[0] == 0
+    assert task_starts(slurm)
+    assert run(EPILOG, node, slurm)[0] == 0
+    assert list(slurm.lent.iterdir()) == list(slurm.lent.with_name("waiting").iterdir()) == []
+
+
 def test_what_leaves_in_time_is_waited_for(node: LendingNode, tmp_path: Path) -> None:
     take(node)
     slurm = FakeSlurmCommands(tmp_path, prolog_timeout=60)
@@ -122,7 +139,6 @@ def test_a_batch_job_is_requeued_once_the_time_is_over(node: LendingNode, tmp_pa
     assert "claim-a" in said
     assert node.lent() == {}
     assert not task_starts(slurm), "slurmd may launch it all the same"
-    assert task_starts(slurm, SLURM_JOB_GPUS=""), "of no concern"
     assert slurm.asked() == ["scontrol show config", "scontrol update JobId=s7 Requeue=1", "scontrol requeue s7"]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dynamig.bridge.committed import LONGEST_GRACE, PATIENCE_BARE, SEEN_TWICE
+from dataclasses import replace
+
+from dynamig.bridge.committed import LONGEST_GRACE, PATIENCE_BARE, PATIENCE_SUSPENDED, SEEN_TWICE
 from dynamig.protocol import names
 from dynamig.protocol.claims import read_claim
 from dynamig.protocol.hold_note import hold_note
-from dynamig.protocol.slurm_jobs import TOP_PRIORITY, Ending, JobState, SlurmNodeName
+from dynamig.protocol.slurm_jobs import TOP_PRIORITY, Ending, HeldGpu, JobState, SlurmNodeName
 from dynamig.protocol.times import from_rfc3339
 from tests.unit.bridge.stage import Stage, wants
 
@@ -133,6 +135,40 @@ def test_a_gpu_that_cannot_be_held_again_ends_its_pod_in_the_end() -> None:
     stage.look()
     assert stage.sets.pods["a"]["metadata"]["deletionTimestamp"]
     assert stage.sets.told["a"][-1][0] == "HoldLost"
+
+
+def test_the_clock_stands_still_too_while_the_new_hold_waits_on_a_node_that_is_drained_meanwhile() -> None:
+    stage = living()
+    schedule, stage.slurm.schedule = stage.slurm.schedule, lambda: None  # type: ignore[method-assign]
+    stage.slurm.end(2, Ending.NODE_FAIL)
+    stage.look_for(5)
+    assert stage.slurm.jobs[3].state is JobState.PENDING
+    stage.slurm.drained[N1] = "maintenance"
+    stage.look_for(PATIENCE_BARE + 10)
+    assert "does not take jobs" in stage.sets.told["a"][-1][1]
+    del stage.slurm.drained[N1]
+    stage.look_for(10)
+    stage.slurm.schedule = schedule  # type: ignore[method-assign]
+    stage.slurm.schedule()
+    stage.settle()
+    assert stage.sets.pods["a"]["status"]["phase"] == "Running"
+    assert stage.sets.told["a"][-1][0] == names.PAID
+
+
+def test_a_pod_whose_job_is_suspended_is_told_and_ended_unless_it_is_resumed() -> None:
+    stage = living()
+    job = paid_by(stage)
+    for resumed in (True, False):
+        stage.slurm.jobs[job] = replace(stage.slurm.jobs[job], suspended=True, gpu=None)
+        stage.look_for(PATIENCE_SUSPENDED / 2)
+        assert stage.sets.told["a"][-1][0] == names.HOLD_SUSPENDED
+        if resumed:
+            stage.slurm.jobs[job] = replace(stage.slurm.jobs[job], suspended=False, gpu=HeldGpu(1, 2))
+            stage.look_for(PATIENCE_SUSPENDED)
+            assert stage.sets.told["a"][-1][0] == names.PAID
+    stage.look_for(PATIENCE_SUSPENDED)
+    assert "a" not in stage.sets.pods or stage.sets.pods["a"]["metadata"].get("deletionTimestamp")
+    assert stage.sets.told["a"][-1][0] == names.HOLD_SUSPENDED
 
 
 def test_a_job_that_runs_on_another_gpu_than_the_claims_does_not_pay_for_them() -> None:
