@@ -31,8 +31,9 @@ bool call_refused(struct call *call, uint64_t handle)
     call->started_us = now_us();
     call->begun_us = steady_us();
     call->gpu = handle_decode(handle, &decoded) ? (int)decoded.gpu : -1;
-    if (starts_nvml(call->name) ? !emulator_attach() : !emulator_running()) {
-        call->result = starts_nvml(call->name) ? NVML_ERROR_DRIVER_NOT_LOADED : NVML_ERROR_UNINITIALIZED;
+    bool starting = starts_nvml(call->name);
+    if (!emulator_enter(starting)) {
+        call->result = starting ? NVML_ERROR_DRIVER_NOT_LOADED : NVML_ERROR_UNINITIALIZED;
         return true;
     }
     return fault_applies(call);
@@ -48,4 +49,5 @@ void call_finish(struct call *call)
     if (call->override)
         call->result = call->code;
     trace_write(call);
+    emulator_leave();
 }

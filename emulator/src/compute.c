@@ -167,8 +167,8 @@ nvmlReturn_t make_compute_instance(struct edit *edit, const struct ci_profile *p
     nvmlReturn_t result = edit_commit(edit);
     if (result != NVML_SUCCESS)
         return result;
-    tree_publish_access(edit->node, gpu, gi, ci.id);
-    tree_settle();
+    if (tree_publish_access(gpu, gi, ci.id))
+        tree_settle();
     event_append(edit->node, gpu, nvmlEventMigConfigChange, 0, NO_ID, NO_ID);
     *out = ci_handle(&edit->view, &gpu->cis[gpu->ci_count - 1]);
     return NVML_SUCCESS;
@@ -227,7 +227,8 @@ static nvmlReturn_t remove_compute_instance(struct edit *edit)
     struct gpu *gpu = edit_gpu(edit);
     uint32_t gi = edit->view.ci->gi_id, id = edit->view.ci->id, at = (uint32_t)(edit->view.ci - gpu->cis);
     tree_intend();
-    tree_withdraw_access(gpu, gi, id);
+    if (!tree_withdraw_access(gpu, gi, id))
+        return system_error(); /* tree.dirty stays: the next writer puts back what is gone */
     gpu->cis[at] = gpu->cis[--gpu->ci_count];
     nvmlReturn_t result = edit_commit(edit);
     if (result != NVML_SUCCESS)

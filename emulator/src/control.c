@@ -47,12 +47,9 @@ static nvmlReturn_t place(struct edit *edit, const struct gi_profile *profile, u
     return make_compute_instance(edit, fill, 0, &ci);
 }
 
-/* An instance made by somebody else: no fault strikes it and no trace tells of it. Needs an initialised library. */
-nvmlReturn_t dynamig_emulator_foreign(uint32_t gpu, uint32_t profile_id, uint32_t start, uint32_t with_ci, uint32_t *gi_id)
+static nvmlReturn_t make_foreign(uint32_t gpu, uint32_t profile_id, uint32_t start, bool with_ci, uint32_t *gi_id)
 {
     EDIT(edit);
-    if (!emulator_running())
-        return NVML_ERROR_UNINITIALIZED;
     nvmlReturn_t result = edit_open(&edit);
     if (result == NVML_SUCCESS)
         result = find_gpu(&edit.view, gpu_handle(gpu));
@@ -65,5 +62,14 @@ nvmlReturn_t dynamig_emulator_foreign(uint32_t gpu, uint32_t profile_id, uint32_
         return NVML_ERROR_INVALID_ARGUMENT;
     if (!gi_fits(edit.view.model, edit.view.gpu, profile, start))
         return NVML_ERROR_INSUFFICIENT_RESOURCES;
-    return place(&edit, profile, start, with_ci != 0, gi_id);
+    return place(&edit, profile, start, with_ci, gi_id);
+}
+
+/* An instance made by somebody else: no fault strikes it and no trace tells of it. Needs an initialised library. */
+nvmlReturn_t dynamig_emulator_foreign(uint32_t gpu, uint32_t profile_id, uint32_t start, uint32_t with_ci, uint32_t *gi_id)
+{
+    bool initialised = emulator_enter(false);
+    nvmlReturn_t result = initialised ? make_foreign(gpu, profile_id, start, with_ci != 0, gi_id) : NVML_ERROR_UNINITIALIZED;
+    emulator_leave();
+    return result;
 }

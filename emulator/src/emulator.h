@@ -25,9 +25,9 @@
 #define PATH_SIZE 1024
 
 /* ---- process.c: one counter of inits, one emulator directory */
-bool emulator_attach(void); /* reads DYNAMIG_EMULATOR_DIR; false if there is no node */
-bool emulator_running(void);
-const char *emulator_dir(void);
+bool emulator_enter(bool starting); /* a call begins; false: not initialised, or no node to start on */
+void emulator_leave(void);          /* it ends; once for each enter, whatever that returned */
+const char *emulator_dir(void);     /* of the call's node, as all that follows; "" if there is none */
 const char *emulator_dev(void); /* DIR/dev on the host, /dev inside a container */
 uid_t emulator_owner(void);      /* who made the node */
 const struct models_file *emulator_models(void);
@@ -136,8 +136,8 @@ uint64_t mix(uint64_t x);
 uint32_t gi_capability(const struct node *node, const struct gpu *gpu, uint32_t gi);
 uint32_t ci_capability(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci);
 bool tree_open_instance(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci); /* ci NO_ID: the GI */
-void tree_publish_access(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci);
-void tree_withdraw_access(const struct gpu *gpu, uint32_t gi, uint32_t ci);
+bool tree_publish_access(const struct gpu *gpu, uint32_t gi, uint32_t ci);
+bool tree_withdraw_access(const struct gpu *gpu, uint32_t gi, uint32_t ci);
 void tree_close_instance(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci);
 void tree_move_gpu(const struct node *node, const struct gpu *gpu, uint32_t old_minor);
 void tree_intend(void);

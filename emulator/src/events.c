@@ -24,18 +24,27 @@ struct event_set {
 static struct event_set sets[MAX_SETS];
 static atomic_uint generation;
 
-static uint64_t event_count(void)
+static bool count_events(uint64_t *count)
 {
     char path[PATH_SIZE];
     emulator_path(path, "state/events");
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return 0;
+        return false;
     off_t size = lseek(fd, 0, SEEK_END);
     close(fd);
-    return size < 0 ? 0 : (uint64_t)size / sizeof(struct event);
+    *count = size < 0 ? 0 : (uint64_t)size / sizeof(struct event);
+    return size >= 0;
 }
 
+/* The end of the last whole record. What follows is no event: a writer died in the middle of one, or a disk was full. */
+static off_t end_of_events(int fd)
+{
+    off_t size = lseek(fd, 0, SEEK_END);
+    return size - size % (off_t)sizeof(struct event);
+}
+
+/* The caller holds the node lock, so nobody else appends meanwhile. */
 void event_append(const struct node *node, const struct gpu *gpu, uint64_t type, uint64_t data, uint32_t gi, uint32_t ci)
 {
     char path[PATH_SIZE];
@@ -44,8 +53,9 @@ void event_append(const struct node *node, const struct gpu *gpu, uint64_t type,
     int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (fd < 0)
         return;
-    off_t end = lseek(fd, 0, SEEK_END);
-    if (write(fd, &event, sizeof event) != sizeof event) { /* a full disk: an event is whole, or not there */
+    off_t end = end_of_events(fd);
+    bool aligned = ftruncate(fd, end) == 0;
+    if (aligned && write(fd, &event, sizeof event) != sizeof event) { /* a full disk: an event is whole, or not there */
         int cut = ftruncate(fd, end);
         (void)cut;
     }
@@ -71,8 +81,11 @@ static struct event_set *set_of(nvmlEventSet_t handle)
 
 nvmlReturn_t impl_nvmlEventSetCreate(nvmlEventSet_t *set)
 {
+    uint64_t now;
     if (set == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (!count_events(&now))
+        return NVML_ERROR_UNKNOWN; /* no descriptor is left: from the beginning it would tell of what is long past */
     unsigned fresh = atomic_fetch_add(&generation, 1) + 1;
     for (uintptr_t slot = 0; slot < MAX_SETS; slot++) {
         unsigned free = 0;
@@ -80,7 +93,7 @@ nvmlReturn_t impl_nvmlEventSetCreate(nvmlEventSet_t *set)
             continue;
         for (int g = 0; g < MAX_SLICES; g++)
             atomic_store(&sets[slot].types[g], 0);
-        atomic_store(&sets[slot].position, event_count());
+        atomic_store(&sets[slot].position, now);
         *set = (nvmlEventSet_t)((uintptr_t)0xD9 << 56 | (uintptr_t)fresh << 8 | slot);
         return NVML_SUCCESS;
     }

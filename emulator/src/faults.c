@@ -58,20 +58,43 @@ static bool any_match(const struct fault *faults, int count, const struct call *
     return false;
 }
 
-/* This process's count of a record that it cannot write to. */
+/* This process's counts of the records that it cannot write to. Guarded by the lock that `struck` holds. */
+static struct {
+    uint64_t id;
+    uint32_t seen;
+} own[MAX_FAULTS];
+
+static bool is_ordered(const struct fault *faults, int count, uint64_t id)
+{
+    for (int i = 0; i < count; i++)
+        if (faults[i].id == id)
+            return true;
+    return false;
+}
+
+/* Orders that were cleared make room; there are never more than MAX_FAULTS of the others. */
+static void forget_cleared(const struct fault *faults, int count)
+{
+    for (int i = 0; i < MAX_FAULTS; i++)
+        if (own[i].id != 0 && !is_ordered(faults, count, own[i].id))
+            own[i].id = 0, own[i].seen = 0;
+}
+
+static int slot_of(uint64_t id)
+{
+    for (int i = 0; i < MAX_FAULTS; i++)
+        if (own[i].id == id)
+            return i;
+    return -1;
+}
+
 static uint32_t count_alone(uint64_t id)
 {
-    static struct {
-        uint64_t id;
-        uint32_t seen;
-    } own[MAX_FAULTS];
-    for (int i = 0; i < MAX_FAULTS; i++) {
-        if (own[i].id != 0 && own[i].id != id)
-            continue;
-        own[i].id = id;
-        return ++own[i].seen;
-    }
-    return 0;
+    int known = slot_of(id), at = known >= 0 ? known : slot_of(0);
+    if (at < 0)
+        return 0;
+    own[at].id = id;
+    return ++own[at].seen;
 }
 
 /* The number of this call among those that match, from 1. */
@@ -100,6 +123,8 @@ static int struck(int fd, bool writable, const struct call *call, struct fault h
     if (lock_open(&lock, path, O_RDONLY))
         lock_take(&lock, true);
     int count = read_faults(fd, faults);
+    if (!writable)
+        forget_cleared(faults, count);
     for (int i = 0; i < count; i++)
         if (matches(&faults[i], call) && hits(&faults[i], count_call(fd, writable, i, &faults[i])))
             hit[strikes++] = faults[i];
@@ -144,10 +169,7 @@ static bool still_ordered(uint64_t id)
     int count = fd < 0 ? 0 : read_faults(fd, faults);
     if (fd >= 0)
         close(fd);
-    for (int i = 0; i < count; i++)
-        if (faults[i].id == id)
-            return true;
-    return false;
+    return is_ordered(faults, count, id);
 }
 
 static bool strike(const struct fault *fault, struct call *call)

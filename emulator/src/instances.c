@@ -29,8 +29,8 @@ nvmlReturn_t make_gpu_instance(struct edit *edit, const struct gi_profile *profi
     nvmlReturn_t result = edit_commit(edit);
     if (result != NVML_SUCCESS)
         return result;
-    tree_publish_access(edit->node, gpu, gi.id, NO_ID);
-    tree_settle();
+    if (tree_publish_access(gpu, gi.id, NO_ID))
+        tree_settle();
     event_append(edit->node, gpu, nvmlEventMigConfigChange, 0, NO_ID, NO_ID);
     *out = gi_handle(&edit->view, &gpu->gis[gpu->gi_count - 1]);
     return NVML_SUCCESS;
@@ -106,11 +106,12 @@ static nvmlReturn_t remove_gpu_instance(struct edit *edit)
     struct gpu *gpu = edit_gpu(edit);
     uint32_t id = edit->view.gi->id, at = (uint32_t)(edit->view.gi - gpu->gis);
     tree_intend();
-    tree_withdraw_access(gpu, id, NO_ID);
+    if (!tree_withdraw_access(gpu, id, NO_ID))
+        return system_error(); /* tree.dirty stays: the next writer puts back what is gone */
     gpu->gis[at] = gpu->gis[--gpu->gi_count];
     nvmlReturn_t result = edit_commit(edit);
     if (result != NVML_SUCCESS)
-        return result; /* tree.dirty stays: the next writer puts the file back */
+        return result; /* as above */
     tree_close_instance(edit->node, gpu, id, NO_ID);
     tree_settle();
     event_append(edit->node, gpu, nvmlEventMigConfigChange, 0, NO_ID, NO_ID);

@@ -1,14 +1,18 @@
 /* Where this process's node is, and how often NVML was initialised.
  *
  * Everything is looked up again when the counter leaves 0: Go clients unload and load the library, glibc keeps it
- * mapped, and a test may go from one emulated node to the next inside one process. No state depends on the process
- * id, so a fork may go on using NVML.
+ * mapped, and a test may go from one emulated node to the next inside one process. What was looked up is an attachment,
+ * which never changes: a call uses the one that was current when it began, whatever other threads initialise or shut
+ * down meanwhile, and the last of its users frees it.
+ *
+ * No state depends on the process id, so a fork may go on using NVML; `guard` is held over a fork, so the child never
+ * inherits it from a thread that the child does not have.
  */
 #include "emulator.h"
 
 #include <fcntl.h>
 #include <limits.h>
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,23 +23,36 @@
 
 #define DEFAULT_DIR "/run/nvidia-emulator" /* where a container finds it without any variable */
 
-static char directory[PATH_SIZE - 256];
-static char device_root[PATH_SIZE];
-static const struct models_file *models;
-static size_t models_size;
-static uid_t owner;
-static atomic_int inits;
-static atomic_flag busy = ATOMIC_FLAG_INIT;
+struct attachment {
+    char directory[PATH_SIZE - 256];
+    char device_root[PATH_SIZE];
+    const struct models_file *models;
+    size_t models_size;
+    uid_t owner;
+    unsigned users; /* calls that run, and `current` */
+};
 
-static void enter(void)
+/* Guards `current`, `inits`, every `users`, and what a first init or a last shutdown does. */
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+static struct attachment *current;
+static unsigned inits;
+
+/* Of the call that this thread is in. This TLS model needs nothing of ld.so, so libc stays the only library needed. */
+static _Thread_local struct attachment *mine __attribute__((tls_model("initial-exec")));
+
+static void lock_guard(void)
 {
-    while (atomic_flag_test_and_set_explicit(&busy, memory_order_acquire))
-        usleep(50);
+    pthread_mutex_lock(&guard);
 }
 
-static void leave(void)
+static void unlock_guard(void)
 {
-    atomic_flag_clear_explicit(&busy, memory_order_release);
+    pthread_mutex_unlock(&guard);
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(lock_guard, unlock_guard, unlock_guard);
 }
 
 static bool profiles_valid(const struct model *model)
@@ -61,10 +78,10 @@ static bool models_valid(const struct models_file *file, size_t size)
     return true;
 }
 
-static bool map_models(void)
+static bool map_models(struct attachment *to)
 {
     char path[PATH_SIZE];
-    emulator_path(path, "state/models");
+    snprintf(path, sizeof path, "%s/state/models", to->directory);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
@@ -76,67 +93,94 @@ static bool map_models(void)
     close(fd);
     if (map == MAP_FAILED)
         return false;
-    if (!models_valid(map, (size_t)size)) {
-        munmap(map, (size_t)size);
+    to->models = map;
+    to->models_size = (size_t)size;
+    to->owner = status.st_uid;
+    return models_valid(map, (size_t)size);
+}
+
+static void let_go(struct attachment *attachment)
+{
+    if (attachment == NULL || --attachment->users > 0)
+        return;
+    if (attachment->models != NULL)
+        munmap((void *)(uintptr_t)attachment->models, attachment->models_size);
+    free(attachment);
+}
+
+static bool find_node(struct attachment *found)
+{
+    const char *chosen = getenv("DYNAMIG_EMULATOR_DIR");
+    char absolute[PATH_MAX]; /* the client may change its working directory later */
+    if (chosen == NULL || chosen[0] == '\0')
+        chosen = DEFAULT_DIR;
+    if (realpath(chosen, absolute) == NULL || strlen(absolute) >= sizeof found->directory)
+        return false;
+    strcpy(found->directory, absolute);
+    snprintf(found->device_root, sizeof found->device_root, "%s/dev", absolute);
+    if (access(found->device_root, F_OK) != 0)
+        strcpy(found->device_root, "/dev");
+    return map_models(found);
+}
+
+/* The node of DYNAMIG_EMULATOR_DIR as it is now becomes current; false if there is none, and nothing changes. */
+static bool attach(void)
+{
+    struct attachment *found = calloc(1, sizeof *found);
+    if (found == NULL)
+        return false;
+    found->users = 1;
+    if (!find_node(found)) {
+        let_go(found);
         return false;
     }
-    if (models != NULL)
-        munmap((void *)(uintptr_t)models, models_size);
-    models = map;
-    models_size = (size_t)size;
-    owner = status.st_uid;
+    let_go(current);
+    current = found;
     return true;
 }
 
-bool emulator_attach(void)
+bool emulator_enter(bool starting)
 {
-    if (atomic_load(&inits) > 0)
-        return true;
-    const char *chosen = getenv("DYNAMIG_EMULATOR_DIR");
-    if (chosen == NULL || chosen[0] == '\0')
-        chosen = DEFAULT_DIR;
-    enter();
-    char absolute[PATH_MAX]; /* the client may change its working directory later */
-    bool ok = atomic_load(&inits) > 0;
-    if (!ok && realpath(chosen, absolute) != NULL && strlen(absolute) < sizeof directory) {
-        strcpy(directory, absolute);
-        emulator_path(device_root, "dev");
-        if (access(device_root, F_OK) != 0)
-            strcpy(device_root, "/dev");
-        ok = map_models();
-    }
-    leave();
-    return ok;
+    lock_guard();
+    bool ready = inits > 0 || (starting && attach());
+    mine = ready || !starting ? current : NULL; /* a call before any init is told in the log of the last node */
+    if (mine != NULL)
+        mine->users++;
+    unlock_guard();
+    return ready;
 }
 
-bool emulator_running(void)
+void emulator_leave(void)
 {
-    return atomic_load(&inits) > 0;
+    lock_guard();
+    let_go(mine);
+    unlock_guard();
+    mine = NULL;
 }
 
 const char *emulator_dir(void)
 {
-    return directory;
+    return mine != NULL ? mine->directory : "";
 }
 
 const char *emulator_dev(void)
 {
-    return device_root;
+    return mine->device_root;
 }
 
 uid_t emulator_owner(void)
 {
-    return owner;
+    return mine->owner;
 }
 
 const struct models_file *emulator_models(void)
 {
-    return models;
+    return mine->models;
 }
 
 int emulator_path(char out[PATH_SIZE], const char *format, ...)
 {
-    int used = snprintf(out, PATH_SIZE, "%s/", directory);
+    int used = snprintf(out, PATH_SIZE, "%s/", emulator_dir());
     va_list arguments;
     va_start(arguments, format);
     used += vsnprintf(out + used, PATH_SIZE - (size_t)used, format, arguments);
@@ -146,16 +190,16 @@ int emulator_path(char out[PATH_SIZE], const char *format, ...)
 
 static nvmlReturn_t initialise(bool gpus_needed)
 {
-    if (!emulator_attach())
-        return NVML_ERROR_DRIVER_NOT_LOADED;
     VIEW(view);
     nvmlReturn_t result = view_open(&view);
     if (result != NVML_SUCCESS)
         return NVML_ERROR_DRIVER_NOT_LOADED;
     if (gpus_needed && visible_gpus(view.node) == 0)
         return NVML_ERROR_GPU_NOT_FOUND;
-    if (atomic_fetch_add(&inits, 1) == 0)
+    lock_guard();
+    if (inits++ == 0)
         hold_everything_visible();
+    unlock_guard();
     return NVML_SUCCESS;
 }
 
@@ -174,17 +218,19 @@ nvmlReturn_t impl_nvmlInit(void)
     return initialise(true);
 }
 
+static void drop_everything(void)
+{
+    event_sets_drop();
+    gpm_samples_drop();
+    hold_nothing();
+}
+
 nvmlReturn_t impl_nvmlShutdown(void)
 {
-    int count = atomic_load(&inits);
-    do {
-        if (count == 0)
-            return NVML_ERROR_UNINITIALIZED;
-    } while (!atomic_compare_exchange_weak(&inits, &count, count - 1));
-    if (count == 1) {
-        event_sets_drop();
-        gpm_samples_drop();
-        hold_nothing();
-    }
-    return NVML_SUCCESS;
+    lock_guard();
+    bool initialised = inits > 0;
+    if (initialised && --inits == 0)
+        drop_everything();
+    unlock_guard();
+    return initialised ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }

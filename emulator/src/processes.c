@@ -164,21 +164,27 @@ static void collect(const struct view *view, struct process_list *list)
 }
 
 /* Too small a buffer: INSUFFICIENT_SIZE and the count that is needed, never 0 with it (go-nvml would loop on it). */
-static nvmlReturn_t give_processes(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)
+static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, const void *infos, struct process_list *list)
 {
     VIEW(view);
-    LIST(list);
     nvmlReturn_t result = view_device(&view, device);
     if (result != NVML_SUCCESS)
         return result;
     if (count == NULL || (*count > 0 && infos == NULL))
         return NVML_ERROR_INVALID_ARGUMENT;
-    collect(&view, &list);
-    uint32_t room = *count, given = list.count < room ? list.count : room;
-    if (given > 0)
-        memcpy(infos, list.found, given * sizeof *infos);
-    *count = list.count;
-    return list.count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    collect(&view, list);
+    uint32_t room = *count;
+    *count = list->count;
+    return list->count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+static nvmlReturn_t give_processes(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)
+{
+    LIST(list);
+    nvmlReturn_t result = list_processes(device, count, infos, &list);
+    if (result == NVML_SUCCESS && list.count > 0)
+        memcpy(infos, list.found, list.count * sizeof *infos);
+    return result;
 }
 
 nvmlReturn_t impl_nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
@@ -197,14 +203,10 @@ nvmlReturn_t impl_nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, u
 nvmlReturn_t impl_nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *infoCount,
                                                        nvmlProcessInfo_v1_t *infos)
 {
-    nvmlProcessInfo_v2_t wide[256];
-    if (infoCount == NULL || (*infoCount > 0 && infos == NULL))
-        return NVML_ERROR_INVALID_ARGUMENT;
-    unsigned int room = *infoCount < 256 ? *infoCount : 256, count = room;
-    nvmlReturn_t result = give_processes(device, &count, room ? wide : NULL);
-    *infoCount = count;
-    for (unsigned int i = 0; result == NVML_SUCCESS && i < count; i++)
-        infos[i] = (nvmlProcessInfo_v1_t){ .pid = wide[i].pid, .usedGpuMemory = wide[i].usedGpuMemory };
+    LIST(list);
+    nvmlReturn_t result = list_processes(device, infoCount, infos, &list);
+    for (uint32_t i = 0; result == NVML_SUCCESS && i < list.count; i++)
+        infos[i] = (nvmlProcessInfo_v1_t){ .pid = list.found[i].pid, .usedGpuMemory = list.found[i].usedGpuMemory };
     return result;
 }
 

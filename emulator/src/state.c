@@ -132,6 +132,7 @@ nvmlReturn_t edit_commit(struct edit *edit)
     emulator_path(path, "state/node");
     emulator_path(next, "state/node.new"); /* one name is enough: we hold the lock */
     edit->node->revision++;
+    unlink(next); /* a killed writer's, who may have been another user */
     int fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0)
         return system_error();

@@ -43,19 +43,20 @@ nvmlReturn_t impl_nvmlSystemGetCudaDriverVersion(int *cudaDriverVersion)
     return impl_nvmlSystemGetCudaDriverVersion_v2(cudaDriverVersion);
 }
 
+/* Its first argument, cropped to what fits, as nvml.h has it; a kernel thread's is empty. */
 nvmlReturn_t impl_nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length)
 {
-    char path[64], text[256];
+    char path[64];
     if (name == NULL || length == 0)
         return NVML_ERROR_INVALID_ARGUMENT;
     snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return NVML_ERROR_NOT_FOUND;
-    ssize_t size = read(fd, text, sizeof text - 1);
+    ssize_t size = read(fd, name, length - 1);
     close(fd);
-    text[size > 0 ? size : 0] = '\0';
-    return give_text(name, length, "%s", text);
+    name[size > 0 ? size : 0] = '\0';
+    return size < 0 ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS; /* it has ended in between */
 }
 
 /* Works before the first init and after a failed one. */

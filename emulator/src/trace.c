@@ -127,6 +127,17 @@ static int open_trace(void)
     return open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
 }
 
+/* The disk is full in the middle of a line. Where another process has written behind it since, the part stays, and the
+ * reader skips it. */
+static void take_back(int fd, ssize_t written)
+{
+    off_t after = lseek(fd, 0, SEEK_CUR);
+    if (after >= written && lseek(fd, 0, SEEK_END) == after) {
+        int cut = ftruncate(fd, after - written);
+        (void)cut;
+    }
+}
+
 void trace_write(struct call *call)
 {
     int fd = open_trace();
@@ -139,6 +150,7 @@ void trace_write(struct call *call)
                         (unsigned long long)(t / 1000000), (unsigned long long)(t % 1000000), (int)getpid(), call->name,
                         (int)call->used, call->line, (unsigned)call->result, (unsigned long long)(steady_us() - call->begun_us));
     ssize_t written = write(fd, line, (size_t)size);
-    (void)written;
+    if (written > 0 && written < size)
+        take_back(fd, written);
     close(fd);
 }

@@ -4,8 +4,12 @@
  *   DIR/proc/driver/nvidia/capabilities/gpu<m>/mig/gi<G>[/ci<C>]/access    tells <n>
  *
  * Order: node, then the commit of the state, then the access file; backwards when destroying. So an access file never
- * names an instance that is not there, and a live instance always has its node. A process killed in between leaves
- * DIR/state/tree.dirty behind, and the next writer makes the tree equal to the state before it does anything else.
+ * names an instance that is not there, and a live instance always has its node. Whatever may fail comes before the
+ * commit: the access file is written under another name there, and only renamed afterwards. A process killed in between
+ * leaves DIR/state/tree.dirty behind, and the next writer makes the tree equal to the state before it does anything else.
+ *
+ * The driver's capability directories are 0555; here they are 0755, as who owns the node writes to them, not the kernel.
+ * What an administrator makes on a user's node belongs to that user, who may take it away again.
  *
  * A container has neither DIR/dev nor DIR/proc; it never writes, so nothing here runs there.
  */
@@ -64,43 +68,99 @@ static void node_path(char out[PATH_SIZE], uint32_t number)
     emulator_path(out, "dev/nvidia-caps/nvidia-cap%u", number);
 }
 
-bool tree_open_instance(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
+static bool remove_if_there(int (*remove_)(const char *), const char *path)
 {
-    char path[PATH_SIZE];
-    uint32_t number = capability(node, gpu, gi, ci);
-    busy_path(path, node, gpu, gi, ci);
+    return remove_(path) == 0 || errno == ENOENT;
+}
+
+/* Who has not the right to give it away keeps it; the owner is then told NO_PERMISSION when it is to go. */
+static void give_to_owner(int fd)
+{
+    int given = geteuid() == emulator_owner() ? 0 : fchown(fd, emulator_owner(), (gid_t)-1);
+    (void)given;
+}
+
+static bool make_busy_file(const char *path)
+{
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0)
         return false;
-    fchmod(fd, 0644); /* a container takes shared locks on it */
+    bool made = fchmod(fd, 0644) == 0; /* a container takes shared locks on it */
+    give_to_owner(fd);
     close(fd);
+    return made;
+}
+
+static bool make_directory(const char *path)
+{
+    if (mkdir(path, 0755) != 0 && errno != EEXIST)
+        return false;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool made = fchmod(fd, 0755) == 0; /* whatever the umask is */
+    give_to_owner(fd);
+    close(fd);
+    return made;
+}
+
+/* The file that tells the capability's number, whole, under the name that no reader knows. */
+static bool prepare_access(const char *path, uint32_t number)
+{
+    char content[96];
+    int size = snprintf(content, sizeof content, "DeviceFileMinor: %u\nDeviceFileMode: 292\nDeviceFileModify: 1\n", number);
+    if (!remove_if_there(unlink, path)) /* of a writer that was killed; it is read-only */
+        return false;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
+    if (fd < 0)
+        return false;
+    ssize_t written = write(fd, content, (size_t)size);
+    if (written >= 0 && written < size)
+        errno = ENOSPC;
+    bool made = written == size && fchmod(fd, 0444) == 0;
+    give_to_owner(fd);
+    close(fd);
+    return made;
+}
+
+struct access_paths {
+    char directory[PATH_SIZE], file[PATH_SIZE + 16], prepared[PATH_SIZE + 16];
+};
+
+static struct access_paths access_of(const struct gpu *gpu, uint32_t gi, uint32_t ci)
+{
+    struct access_paths paths;
+    capability_dir(paths.directory, gpu, gi, ci);
+    snprintf(paths.file, sizeof paths.file, "%s/access", paths.directory);
+    snprintf(paths.prepared, sizeof paths.prepared, "%s/access.new", paths.directory);
+    return paths;
+}
+
+/* All that an instance needs beside NVML but the access file's name. false, with errno: it must not be made. */
+bool tree_open_instance(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
+{
+    char path[PATH_SIZE];
+    struct access_paths paths = access_of(gpu, gi, ci);
+    uint32_t number = capability(node, gpu, gi, ci);
+    busy_path(path, node, gpu, gi, ci);
+    if (!make_busy_file(path) || !make_directory(paths.directory) || !prepare_access(paths.prepared, number))
+        return false;
     node_path(path, number);
     return make_device_file(node, path, 0444, node->caps_major, number);
 }
 
-void tree_publish_access(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
+bool tree_publish_access(const struct gpu *gpu, uint32_t gi, uint32_t ci)
 {
-    char directory[PATH_SIZE], path[PATH_SIZE + 16], content[96];
-    capability_dir(directory, gpu, gi, ci);
-    mkdir(directory, 0555);
-    snprintf(path, sizeof path, "%s/access", directory);
-    int size = snprintf(content, sizeof content, "DeviceFileMinor: %u\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
-                        capability(node, gpu, gi, ci));
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0444);
-    if (fd < 0)
-        return;
-    ssize_t written = write(fd, content, (size_t)size);
-    (void)written; /* a full disk shows as an empty file, which every reader must be able to meet */
-    close(fd);
+    struct access_paths paths = access_of(gpu, gi, ci);
+    return rename(paths.prepared, paths.file) == 0;
 }
 
-void tree_withdraw_access(const struct gpu *gpu, uint32_t gi, uint32_t ci)
+/* false, with errno: somebody else's, whom this process cannot act for. */
+bool tree_withdraw_access(const struct gpu *gpu, uint32_t gi, uint32_t ci)
 {
-    char directory[PATH_SIZE], path[PATH_SIZE + 16];
-    capability_dir(directory, gpu, gi, ci);
-    snprintf(path, sizeof path, "%s/access", directory);
-    unlink(path);
-    rmdir(directory);
+    struct access_paths paths = access_of(gpu, gi, ci);
+    return remove_if_there(unlink, paths.file) && remove_if_there(unlink, paths.prepared) &&
+           remove_if_there(rmdir, paths.directory);
 }
 
 void tree_close_instance(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
@@ -228,16 +288,30 @@ static void remove_dead_access(const struct gpu *gpu)
     closedir(listing);
 }
 
-static void add_missing(const struct node *node, const struct gpu *gpu)
+static bool has_all_files(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
 {
-    for (uint32_t i = 0; i < gpu->gi_count; i++) {
-        tree_open_instance(node, gpu, gpu->gis[i].id, NO_ID);
-        tree_publish_access(node, gpu, gpu->gis[i].id, NO_ID);
-    }
-    for (uint32_t i = 0; i < gpu->ci_count; i++) {
-        tree_open_instance(node, gpu, gpu->cis[i].gi_id, gpu->cis[i].id);
-        tree_publish_access(node, gpu, gpu->cis[i].gi_id, gpu->cis[i].id);
-    }
+    char device[PATH_SIZE], busy[PATH_SIZE];
+    struct access_paths paths = access_of(gpu, gi, ci);
+    node_path(device, capability(node, gpu, gi, ci));
+    busy_path(busy, node, gpu, gi, ci);
+    return access(paths.file, F_OK) == 0 && access(device, F_OK) == 0 && access(busy, F_OK) == 0;
+}
+
+static bool add_missing_instance(const struct node *node, const struct gpu *gpu, uint32_t gi, uint32_t ci)
+{
+    if (has_all_files(node, gpu, gi, ci))
+        return true;
+    return tree_open_instance(node, gpu, gi, ci) && tree_publish_access(gpu, gi, ci);
+}
+
+static bool add_missing(const struct node *node, const struct gpu *gpu)
+{
+    bool whole = true;
+    for (uint32_t i = 0; i < gpu->gi_count; i++)
+        whole = add_missing_instance(node, gpu, gpu->gis[i].id, NO_ID) && whole;
+    for (uint32_t i = 0; i < gpu->ci_count; i++)
+        whole = add_missing_instance(node, gpu, gpu->cis[i].gi_id, gpu->cis[i].id) && whole;
+    return whole;
 }
 
 static bool minor_taken(const struct node *node, uint32_t minor)
@@ -306,12 +380,14 @@ void tree_heal(const struct node *node)
     emulator_path(path, "state/tree.dirty");
     if (access(path, F_OK) != 0)
         return;
+    bool whole = true;
     for (uint32_t g = 0; g < node->gpu_count; g++) {
         heal_minor(node, &node->gpus[g]);
         remove_dead_access(&node->gpus[g]);
-        add_missing(node, &node->gpus[g]);
+        whole = add_missing(node, &node->gpus[g]) && whole;
     }
     remove_dead_nodes(node);
     remove_dead_busy(node);
-    tree_settle();
+    if (whole)
+        tree_settle(); /* else the next writer tries again: it may have the room or the right */
 }
