@@ -15,7 +15,7 @@
 
 #include <stdint.h>
 
-#define LAYOUT_VERSION 2u
+#define LAYOUT_VERSION 3u
 #define MODELS_MAGIC "DYNMODEL"
 #define NODE_MAGIC "DYNNODE\0"
 
@@ -71,7 +71,9 @@ struct model {
     uint32_t multiprocessors;
     uint32_t reset_to_switch; /* 1: MIG mode stays pending until a reset, and survives a reboot (Ampere) */
     uint32_t profile_count;
-    uint32_t reserved;
+    uint32_t limit_milliwatt; /* 0 here and in the two below: not known */
+    uint32_t graphics_mhz;    /* the highest */
+    uint32_t memory_mhz;
     uint64_t memory_mib;
     struct gi_profile profiles[MAX_GI_PROFILES];
 };

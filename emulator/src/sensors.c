@@ -1,7 +1,7 @@
 /* What monitors and Slurm read: an idle GPU, or what was fed (usage.c).
  *
- * The figures of the idle GPU are round numbers in the range of a data centre GPU; they belong to no model and measure
- * nothing. With MIG on, utilisation of the whole GPU is not supported, as on hardware.
+ * The figures of the idle GPU are numbers in the range of a data centre GPU; they belong to no model and measure
+ * nothing. Limits are the model's, and NOT_SUPPORTED where no public source tells them. With MIG on, utilisation of the whole GPU is not supported, as on hardware.
  */
 #include "emulator.h"
 
@@ -9,10 +9,7 @@
 #include <unistd.h>
 
 enum {
-    LIMIT_MILLIWATT = 700000,
-    GRAPHICS_MHZ = 345,
-    MOST_GRAPHICS_MHZ = 1980,
-    MEMORY_MHZ = 2619,
+    IDLE_GRAPHICS_MHZ = 345,
     BAR1_MIB = 131072,
 };
 
@@ -60,16 +57,31 @@ nvmlReturn_t impl_nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *pow
     return result;
 }
 
+static nvmlReturn_t give_if_known(unsigned int known, unsigned int *out)
+{
+    if (known == 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *out = known;
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t give_power_limit(nvmlDevice_t device, unsigned int *limit)
+{
+    VIEW(view);
+    nvmlReturn_t result = view_physical(&view, device, limit);
+    return result == NVML_SUCCESS ? give_if_known(view.model->limit_milliwatt, limit) : result;
+}
+
 CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *limit)
 {
-    return give_number(device, limit, LIMIT_MILLIWATT);
+    return give_power_limit(device, limit);
 }
 
 CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *limit)
 {
-    return give_number(device, limit, LIMIT_MILLIWATT);
+    return give_power_limit(device, limit);
 }
 
 nvmlReturn_t impl_nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *energy)
@@ -91,33 +103,40 @@ nvmlReturn_t impl_nvmlDeviceGetPerformanceState(nvmlDevice_t device, nvmlPstates
     return result;
 }
 
-static nvmlReturn_t give_clock(nvmlDevice_t device, nvmlClockType_t type, unsigned int *clock, unsigned int graphics)
+static nvmlReturn_t view_clock(struct view *view, nvmlDevice_t device, nvmlClockType_t type, const void *out)
 {
     if (type >= NVML_CLOCK_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
-    return give_number(device, clock, type == NVML_CLOCK_MEM ? MEMORY_MHZ : graphics);
+    return view_physical(view, device, out);
 }
 
+/* Memory has one clock, idle or not. */
 CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *clock)
 {
-    return give_clock(device, type, clock, GRAPHICS_MHZ);
+    VIEW(view);
+    nvmlReturn_t result = view_clock(&view, device, type, clock);
+    if (result != NVML_SUCCESS)
+        return result;
+    return give_if_known(type == NVML_CLOCK_MEM ? view.model->memory_mhz : IDLE_GRAPHICS_MHZ, clock);
 }
 
+/* The video clock has a maximum of its own, which is not among the model's data. */
 CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *clock)
 {
-    return give_clock(device, type, clock, MOST_GRAPHICS_MHZ);
+    VIEW(view);
+    nvmlReturn_t result = view_clock(&view, device, type, clock);
+    if (result != NVML_SUCCESS)
+        return result;
+    if (type == NVML_CLOCK_VIDEO)
+        return NVML_ERROR_NOT_SUPPORTED;
+    return give_if_known(type == NVML_CLOCK_MEM ? view.model->memory_mhz : view.model->graphics_mhz, clock);
 }
 
 /* In descending order; `count` is the buffer's size on the way in. */
-static nvmlReturn_t give_clocks(nvmlDevice_t device, unsigned int *count, unsigned int *out, const unsigned int *clocks,
-                                unsigned int known)
+static nvmlReturn_t give_clocks(unsigned int *count, unsigned int *out, const unsigned int *clocks, unsigned int known)
 {
-    VIEW(view);
-    nvmlReturn_t result = view_physical(&view, device, count);
-    if (result != NVML_SUCCESS)
-        return result;
     unsigned int room = out == NULL ? 0 : *count;
     *count = known;
     if (room < known)
@@ -129,20 +148,28 @@ static nvmlReturn_t give_clocks(nvmlDevice_t device, unsigned int *count, unsign
 CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned int *count, unsigned int *clocksMHz)
 {
-    static const unsigned int clocks[] = { MEMORY_MHZ };
-    return give_clocks(device, count, clocksMHz, clocks, 1);
+    VIEW(view);
+    nvmlReturn_t result = view_physical(&view, device, count);
+    if (result == NVML_SUCCESS && view.model->memory_mhz == 0)
+        result = NVML_ERROR_NOT_SUPPORTED;
+    return result == NVML_SUCCESS ? give_clocks(count, clocksMHz, &view.model->memory_mhz, 1) : result;
 }
 
+/* The two that are known: the highest, and that of the idle GPU. */
 CONSTANT
 nvmlReturn_t impl_nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned int memoryClockMHz,
                                                        unsigned int *count, unsigned int *clocksMHz)
 {
-    static const unsigned int clocks[] = { MOST_GRAPHICS_MHZ, 1410, 1005, GRAPHICS_MHZ };
     VIEW(view);
     nvmlReturn_t result = view_physical(&view, device, count);
-    if (result == NVML_SUCCESS && memoryClockMHz != MEMORY_MHZ)
-        result = NVML_ERROR_NOT_FOUND;
-    return result != NVML_SUCCESS ? result : give_clocks(device, count, clocksMHz, clocks, sizeof clocks / sizeof clocks[0]);
+    if (result != NVML_SUCCESS)
+        return result;
+    if (view.model->memory_mhz == 0 || view.model->graphics_mhz == 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (memoryClockMHz != view.model->memory_mhz)
+        return NVML_ERROR_NOT_FOUND;
+    const unsigned int clocks[] = { view.model->graphics_mhz, IDLE_GRAPHICS_MHZ };
+    return give_clocks(count, clocksMHz, clocks, sizeof clocks / sizeof clocks[0]);
 }
 
 /* Locking clocks is accepted and changes nothing that can be seen. */

@@ -278,9 +278,7 @@ READS: Mapping[str, Case] = {
     "nvmlDeviceGetClockInfo": case("gpu", 0, U32, gives=345),
     "nvmlDeviceGetMaxClockInfo": case("gpu", 0, U32, gives=1980),
     "nvmlDeviceGetSupportedMemoryClocks": listed("gpu", c_uint, [2619, 0, 0, 0], 1),
-    "nvmlDeviceGetSupportedGraphicsClocks": case(
-        "gpu", 2619, U32, Out(c_uint, 4), gives=4, more=([1980, 1410, 1005, 345],), at2=4
-    ),
+    "nvmlDeviceGetSupportedGraphicsClocks": case("gpu", 2619, U32, Out(c_uint, 2), gives=2, more=([1980, 345],), at2=2),
     "nvmlDeviceGetPcieThroughput": case("gpu", 0, U32, gives=0),
     "nvmlDeviceGetFieldValues": case(
         "gpu",

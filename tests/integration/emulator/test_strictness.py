@@ -250,7 +250,7 @@ def test_what_monitors_ask_is_answered_for_gpus_and_where_it_must_be_for_mig_dev
         assert code_of(pynvml.nvmlDeviceGetUtilizationRates, gpu) == NOT_SUPPORTED
         assert pynvml.nvmlDeviceGetTemperature(gpu, 0) == 30
         assert any(pynvml.nvmlDeviceGetCpuAffinity(gpu, 16))  # slurmd ends on an empty mask
-        assert pynvml.nvmlDeviceGetSupportedGraphicsClocks(gpu, 2619) == [1980, 1410, 1005, 345]
+        assert pynvml.nvmlDeviceGetSupportedGraphicsClocks(gpu, 2619) == [1980, 345]
         assert pynvml.nvmlDeviceGetTopologyCommonAncestor(gpu, nvml.gpu(1)) == pynvml.NVML_TOPOLOGY_NODE
         assert code_of(pynvml.nvmlDeviceGetNvLinkState, gpu, 0) == NOT_SUPPORTED
         [field] = pynvml.nvmlDeviceGetFieldValues(mig, [pynvml.NVML_FI_DEV_POWER_INSTANT])

@@ -3,6 +3,7 @@
 The file's own head explains its fields. Beyond it, an entry may have
 
 * `cuda_compute_capability: "9.0"`: needed only for an architecture that is not in `_ARCHITECTURES`;
+* `power_limit_watts` and `max_clocks_mhz`: {graphics, memory}: without, these are not supported on the model;
 * `compute_profiles` on a profile: a list of {nvml_profile, id, compute_slices, sms, max_instances, starts}, which
   replaces the rule of `compute_profiles()`.
 """
@@ -20,7 +21,7 @@ import yaml
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import shapes
-from dynamig.testing.emulator.layout import MAX_CI_PROFILES, MAX_GI_PROFILES, MAX_SLICES
+from dynamig.testing.emulator.layout import IDLE_MILLIWATT, MAX_CI_PROFILES, MAX_GI_PROFILES, MAX_SLICES
 
 SHIPPED = Path(__file__).resolve().parent.parent / "geometry.yaml"
 
@@ -83,7 +84,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """A GPU model that can be emulated. `architecture`: NVML_DEVICE_ARCH_*; `pci_device`: device << 16 | vendor."""
+    """A GPU model that can be emulated. `architecture`: NVML_DEVICE_ARCH_*; `pci_device`: device << 16 | vendor.
+
+    `limit_milliwatt`, `graphics_mhz` and `memory_mhz`, the highest clocks, are 0 where they are not known.
+    """
 
     key: str
     product: str
@@ -95,6 +99,9 @@ class GpuModel:
     compute_slices: int
     memory_slices: int
     reset_to_switch: bool
+    limit_milliwatt: int
+    graphics_mhz: int
+    memory_mhz: int
     profiles: tuple[Profile, ...]
 
     def profile(self, name: str) -> Profile:
@@ -217,6 +224,7 @@ def _model(path: Path, key: str, entry: Mapping[str, Any]) -> GpuModel:
     assert capability is not None  # _missing() asked for it
     one_slice = min((p["sms"] for p in entry["profiles"] if p["compute_slices"] == 1), default=None)
     big_slice = max((p["sms"] for p in entry["profiles"] if p["compute_slices"] == 1), default=None)
+    clocks = entry.get("max_clocks_mhz") or {}
     model = GpuModel(
         key=key,
         product=entry["nvidia_smi_names"][0],
@@ -228,6 +236,9 @@ def _model(path: Path, key: str, entry: Mapping[str, Any]) -> GpuModel:
         compute_slices=entry["total_compute_slices"],
         memory_slices=entry["total_memory_slices"],
         reset_to_switch=entry["mig_toggle_needs_reset"],
+        limit_milliwatt=1000 * (entry.get("power_limit_watts") or 0),
+        graphics_mhz=clocks.get("graphics") or 0,
+        memory_mhz=clocks.get("memory") or 0,
         profiles=tuple(_profile(p, one_slice, big_slice) for p in entry["profiles"]),
     )
     _check(path, model)
@@ -310,6 +321,8 @@ def _check(path: Path, model: GpuModel) -> None:
     ]
     if not 1 <= model.memory_slices <= MAX_SLICES or not 1 <= model.compute_slices <= MAX_SLICES:
         problems.append(f"slices must be 1..{MAX_SLICES}")
+    if 0 < model.limit_milliwatt < IDLE_MILLIWATT:
+        problems.append(f"power_limit_watts: an idle GPU already takes {IDLE_MILLIWATT // 1000}")
     if len(model.profiles) > MAX_GI_PROFILES or any(len(p.compute_profiles) > MAX_CI_PROFILES for p in model.profiles):
         problems.append(f"more than {MAX_GI_PROFILES} profiles, or {MAX_CI_PROFILES} ways to cut one")
     if problems:

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable
 from ctypes import c_char, c_int32, c_uint8, c_uint32, c_uint64
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 MODELS_MAGIC = b"DYNMODEL"
 NODE_MAGIC = b"DYNNODE\0"
 
@@ -83,7 +83,9 @@ class Model(ctypes.Structure):
         ("multiprocessors", c_uint32),
         ("reset_to_switch", c_uint32),
         ("profile_count", c_uint32),
-        ("reserved", c_uint32),
+        ("limit_milliwatt", c_uint32),
+        ("graphics_mhz", c_uint32),
+        ("memory_mhz", c_uint32),
         ("memory_mib", c_uint64),
         ("profiles", GiProfile * MAX_GI_PROFILES),
     )
@@ -201,6 +203,9 @@ class Event(ctypes.Structure):
         ("reserved", c_uint32),
     )
 
+
+IDLE_MILLIWATT = 70_000
+"""Of a GPU whose power was not fed (emulator/src/usage.c)."""
 
 USAGE_KEYS = (
     *("used", "gpu", "memory", "encoder", "decoder"),

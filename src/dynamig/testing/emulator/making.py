@@ -67,6 +67,9 @@ def make_node(directory: Path, plan: Plan) -> None:
     branch = _branch(plan.driver_version)
     if len(plan.models) > layout.MAX_GPUS:
         raise Refused("BAD_GPUS", f"{len(plan.models)} GPUs are more than the driver's table has", _AT_MOST)
+    if plan.renumber and len(plan.models) == layout.MAX_GPUS:
+        what = f"{len(plan.models)} GPUs have all minors of the driver's table, so none can get another"
+        raise Refused("BAD_GPUS", what, f"at most {layout.MAX_GPUS - 1} where a MIG mode switch renumbers")
     was_there = directory.is_dir()
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "state").mkdir()  # only one makes it: what is there from now on is ours
@@ -205,6 +208,9 @@ def _model(model: GpuModel) -> layout.Model:
         multiprocessors=model.multiprocessors,
         reset_to_switch=int(model.reset_to_switch),
         profile_count=len(model.profiles),
+        limit_milliwatt=model.limit_milliwatt,
+        graphics_mhz=model.graphics_mhz,
+        memory_mhz=model.memory_mhz,
         memory_mib=model.memory_mib,
     )
     for i, profile in enumerate(model.profiles):

@@ -33,6 +33,8 @@ MODEL: Mapping[str, Any] = {
     "device_sms": SMALL,
     **dict.fromkeys(("device_memory_mib", "total_compute_slices", "total_memory_slices"), COUNT),
     "mig_toggle_needs_reset": SWITCH,
+    "power_limit_watts": SMALL,
+    "max_clocks_mhz": {"graphics": POSITIVE, "memory": POSITIVE},
     "cuda_compute_capability": CAPABILITY,
     "nvidia_smi_names": [TEXT],
     "pci_devices": [{"id": PCI_ID}],

@@ -64,13 +64,18 @@ def can_make_devices(directory: Path, major: int) -> bool:
     return True
 
 
+def _first_minor(gpu: int, gis: int, cis: int) -> int:
+    """Of a GPU's capabilities; of that after the last one: what follows the table."""
+    return 3 + gpu * gis * (1 + cis)
+
+
 def capability_minors(gis: int, cis: int) -> Iterator[str]:
     """Lines of mig-minors: every combination, not only the living ones (kernel-open/nvidia/nv-caps.c)."""
     yield "config 1"
     yield "monitor 2"
     for gpu in range(MAX_GPUS):
         for gi in range(gis):
-            minor = 3 + gpu * gis * (1 + cis) + gi * (1 + cis)
+            minor = _first_minor(gpu, gis, cis) + gi * (1 + cis)
             yield f"gpu{gpu}/gi{gi}/access {minor}"
             yield from (f"gpu{gpu}/gi{gi}/ci{ci}/access {minor + 1 + ci}" for ci in range(cis))
 
@@ -87,7 +92,7 @@ def write_proc(root: Path, gpus: list[TreeGpu], majors: Majors, driver_version: 
         (driver / f"capabilities/gpu{gpu.minor}/mig").mkdir(parents=True)
         _text(driver / "gpus" / gpu.bdf / "information", _information(gpu))
     _text(root / "driver/nvidia-caps/mig-minors", "\n".join(capability_minors(gis, cis)) + "\n")
-    _text(root / "driver/nvidia-caps/sys-minors", "fabric-imex-mgmt 4323\n")
+    _text(root / "driver/nvidia-caps/sys-minors", f"fabric-imex-mgmt {_first_minor(MAX_GPUS, gis, cis)}\n")
     _text(root / "devices", _devices(majors))
     _text(
         root / "modules",

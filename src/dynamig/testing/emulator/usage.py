@@ -29,9 +29,6 @@ _ABSOLUTE = ("used", "celsius", "milliwatt")
 """Keys that are not shares of 100."""
 
 _USED, _MILLIWATT = map(layout.USAGE_KEYS.index, ("used", "milliwatt"))
-IDLE_MILLIWATT = 70_000
-"""Of a GPU whose power was not fed (emulator/src/usage.c)."""
-
 _FARTHEST = 10**9
 
 
@@ -39,7 +36,7 @@ def parse_usage(lines: Iterable[str], gpus: Sequence[layout.Model]) -> list[layo
     """Records with `at_us` from the beginning of the text, ordered by time; `gpus`: the model of each GPU.
 
     Raises: Refused BAD_USAGE, with the line's number, for what is not in the form above, a device that cannot exist,
-    or more memory than it can have.
+    more memory than it can have, or more power than its model's limit.
     """
     records = [record for number, line in enumerate(lines, 1) for record in _records(line, number, gpus)]
     return sorted(records, key=lambda record: record.at_us)
@@ -64,7 +61,7 @@ def _fed_before(directory: Path) -> list[layout.UsageRecord]:
 
 def _spent(fed: Iterable[layout.UsageRecord], gpu: int, loaded: int, now: int) -> layout.UsageRecord:
     """What the GPU has consumed since the driver was loaded: as `energy_mj` in emulator/src/usage.c. Times in us."""
-    energy, since, milliwatt = 0, loaded, IDLE_MILLIWATT
+    energy, since, milliwatt = 0, loaded, layout.IDLE_MILLIWATT
     for record in (r for r in fed if r.gpu == gpu and r.at_us <= now):
         if record.start == layout.ENERGY_BEFORE and record.at_us >= since:
             energy, since = record.level[0] | record.level[1] << 32, record.at_us
@@ -98,6 +95,9 @@ def _records(line: str, number: int, gpus: Sequence[layout.Model]) -> Iterator[l
     most = _memory_mib(model, start)
     if record.level[_USED] > most:
         raise _bad(number, f"used={record.level[_USED]} is more than fits there", f"at most {most} MiB")
+    if 0 < model.limit_milliwatt < record.level[_MILLIWATT]:
+        limit = f"at most the {model.limit_milliwatt} of {model.key.decode()}"
+        raise _bad(number, f"milliwatt={record.level[_MILLIWATT]} is above the power limit", limit)
     yield record
 
 
