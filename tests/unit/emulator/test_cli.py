@@ -191,6 +191,19 @@ def test_the_trace_is_printed_one_call_a_line(node: Path) -> None:
     assert answer("trace", node) == []
 
 
+@pytest.mark.parametrize("cut", [1, 3, 20, 76])
+def test_a_line_that_a_full_disk_has_torn_hides_no_other(
+    node: Path, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = '{"t":1.5,"pid":7,"call":"nvmlInit_v2","args":{"flags":1},"result":19,"us":12}\n'
+    (node / "trace").write_text(line + line[:cut] + line + line + line[:cut])
+    assert answer("counters", node) == {"nvmlInit_v2": 3}
+    assert len(answer("trace", node)) == 3
+    said = [record.getMessage().split(": ", 1)[1] for record in caplog.records]
+    assert said == ["line 2 is torn, as a full disk leaves it: a call is missing",
+                    "line 4 is torn, as a full disk leaves it: a call is missing"] * 2  # fmt: skip
+
+
 def test_hold_needs_an_instance_or_the_gpu(node: Path) -> None:
     assert answer("hold", node, 0, "gpu", "--for", "0")["gi"] == "gpu"
     with pytest.raises(Refused, match="NO_SUCH_INSTANCE"):

@@ -33,6 +33,13 @@ def test_the_shipped_file_has_nine_complete_models() -> None:
     assert all(catalog.incomplete.values())
 
 
+def test_limits_are_there_only_with_the_source_that_tells_them() -> None:
+    shipped = yaml.safe_load((Path(__file__).parents[3] / "src/dynamig/testing/geometry.yaml").read_text())
+    with_limits = [gpu for gpu in shipped["gpus"] if gpu.keys() & {"power_limit_watts", "max_clocks_mhz"}]
+    assert len(with_limits) == 8
+    assert all(gpu["power_and_clocks_source"] for gpu in with_limits)
+
+
 def test_an_incomplete_model_is_refused_with_its_missing_fields() -> None:
     with pytest.raises(Refused, match="INCOMPLETE_MODEL") as refused:
         load_geometry().model("a800-40gb")
@@ -97,6 +104,7 @@ def changed(tmp_path: Path, **fields: object) -> Path:
             {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 2, "starts": [0]}
         ]}, "1g.6gb: compute profile 0: 2 instances on 1 compute slices"),
         ({"total_memory_slices": 65}, "slices must be 1..64"),
+        ({"power_limit_watts": 69}, "power_limit_watts: an idle GPU already takes 70"),
         ({"model": "A" * 64}, "the key has more than 63 characters"),
         ({"nvidia_smi_names": ["A30" * 30]}, "a MIG device's name, has more than 95 bytes"),
         ({"profile0__name": "1g." + "6" * 90}, "a MIG device's name, has more than 95 bytes"),
@@ -117,6 +125,8 @@ def test_contradictions_are_refused_with_their_place(tmp_path: Path, fields: dic
         ({"total_memory_slices": "many"}, "a30-24gb: total_memory_slices: 'many' is not a whole number from 0"),
         ({"device_memory_mib": True}, "device_memory_mib: True is not a whole number"),
         ({"profiles": "none"}, "profiles: 'none' is not a list"),
+        ({"power_limit_watts": 0.5}, "power_limit_watts: 0.5 is not a whole number"),
+        ({"max_clocks_mhz": {"graphics": 0}}, "max_clocks_mhz.graphics: 0 is not a whole number from 1"),
         ({"profiles": ["1g.6gb"]}, "profiles[0]: '1g.6gb' is not a mapping"),
         ({"profile0__sms": 1.5}, "profiles[0].sms: 1.5 is not a whole number"),
         ({"profile0__placements": {"starts": 0, "size": 1}}, "profiles[0].placements.starts: 0 is not a list"),

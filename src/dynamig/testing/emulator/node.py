@@ -113,6 +113,9 @@ def append_event(directory: Path, event: layout.Event) -> None:
     """Clients that wait get the event. The caller holds the node lock."""
     descriptor = os.open(directory / "state/events", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
+        size = os.fstat(descriptor).st_size
+        if torn := size % ctypes.sizeof(layout.Event):  # of a writer that died in the middle
+            os.ftruncate(descriptor, size - torn)
         append(descriptor, bytes(event))
     finally:
         os.close(descriptor)
