@@ -340,11 +340,11 @@ ACTIONS: Mapping[str, str] = {
     "nvmlEventSetWait": "test_symbols.py",
     "nvmlEventSetWait_v2": "test_processes_and_events.py",
     "nvmlDeviceRegisterEvents": "test_processes_and_events.py",
-    "nvmlGpmSampleAlloc": "test_usage.py",
-    "nvmlGpmSampleFree": "test_usage.py",
-    "nvmlGpmSampleGet": "test_usage.py",
-    "nvmlGpmMigSampleGet": "test_usage.py",
-    "nvmlGpmMetricsGet": "test_usage.py",
+    "nvmlGpmSampleAlloc": "test_gpm.py",
+    "nvmlGpmSampleFree": "test_gpm.py",
+    "nvmlGpmSampleGet": "test_gpm.py",
+    "nvmlGpmMigSampleGet": "test_gpm.py",
+    "nvmlGpmMetricsGet": "test_gpm.py",
 }
 """Symbols that do something, and where their tests are."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import stat
@@ -159,9 +160,15 @@ def test_what_a_writer_with_a_strict_umask_leaves_can_be_read_by_all(make: Make)
     emulator = make()
     run_python(emulator, UNDER_A_UMASK)
     [gi] = emulator.show().gpus[0].gpu_instances
-    busy = [f"state/busy/gpu0-gi{gi.gi_id}{inside}" for inside in ("", "-ci0")]
-    modes = {name: stat.S_IMODE((emulator.directory / name).stat().st_mode) for name in ("state/node", *busy)}
-    assert set(modes.values()) == {0o644}, modes
+    number = 3 + gi.gi_id * 9
+    mig = f"proc/driver/nvidia/capabilities/gpu0/mig/gi{gi.gi_id}"
+    wanted = {
+        **dict.fromkeys(("state/node", *(f"state/busy/gpu0-gi{gi.gi_id}{ci}" for ci in ("", "-ci0"))), 0o644),
+        **dict.fromkeys((mig, f"{mig}/ci0"), 0o755),
+        **dict.fromkeys((f"{mig}/access", f"{mig}/ci0/access"), 0o444),
+        **dict.fromkeys((f"dev/nvidia-caps/nvidia-cap{n}" for n in (number, number + 1)), 0o444),
+    }
+    assert {name: stat.S_IMODE((emulator.directory / name).stat().st_mode) for name in wanted} == wanted
 
 
 ON_A_FULL_DISK = """
@@ -188,6 +195,43 @@ def test_what_cannot_be_written_whole_leaves_the_node_as_it_was(make: Make) -> N
     with open_nvml(emulator) as nvml:
         assert code_of(nvml.create_anywhere, 9) == 0
     check_tree(emulator)
+
+
+WITHOUT_ROOM = """
+import os, resource, signal, sys, pynvml
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+trace = sys.argv[1] + "/trace"
+def code(room, call, *arguments):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    try:
+        call(*arguments)
+    except pynvml.NVMLError as error:
+        return error.value
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return 0
+print(code(20, pynvml.nvmlDeviceCreateGpuInstance, gpu, 9))  # a part of the access file can be written
+print(code(os.path.getsize(trace) + 20, pynvml.nvmlDeviceGetUUID, gpu))  # a part of a line
+print(code(os.path.getsize(trace) + 4096, pynvml.nvmlDeviceGetName, gpu))
+"""
+
+
+def test_an_instance_that_no_access_file_could_tell_of_is_not_made(make: Make) -> None:
+    emulator = make()
+    assert run_python(emulator, WITHOUT_ROOM, str(emulator.directory)).split() == [str(OPERATING_SYSTEM), "0", "0"]
+    assert emulator.show().gpus[0].gpu_instances == ()
+    with open_nvml(emulator) as nvml:
+        assert code_of(nvml.create_anywhere, 9) == 0
+    check_tree(emulator)
+
+
+def test_a_line_of_the_call_log_is_whole_or_not_there(make: Make) -> None:
+    emulator = make()
+    run_python(emulator, WITHOUT_ROOM, str(emulator.directory))
+    lines = (emulator.directory / "trace").read_text().splitlines()
+    told = [json.loads(line)["call"] for line in lines]  # without the two for which there was no room
+    assert told == ["nvmlInitWithFlags", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetName"]
 
 
 FILL = """

@@ -118,6 +118,16 @@ def test_uuids_look_like_the_drivers_and_are_new_each_time(nvml: Client) -> None
     assert len(seen) == 20
 
 
+def test_two_nodes_never_share_the_uuid_of_a_mig_device(make: Make) -> None:
+    """Also with one seed, and the same instance made first: the GPU's own UUID is in it."""
+
+    def first() -> str:
+        with open_nvml(make(seed=3)) as nvml:
+            return nvml.uuid_of(nvml.fill(nvml.create(THREE, 4, 4)))
+
+    assert first() != first()
+
+
 def test_two_nodes_never_share_a_gpu_uuid(make: Make) -> None:
     uuids = [gpu.uuid for _ in range(3) for gpu in make("h100-80gb-sxm5:2").show().gpus]
     assert len(set(uuids)) == 6

@@ -5,7 +5,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from dynamig.errors import Unavailable
+from dynamig.errors import Refused, Unavailable
 from tests.integration.emulator.clients import INVALID_ARGUMENT, NOT_SUPPORTED, code_of, open_nvml
 from tests.integration.emulator.conftest import Make
 
@@ -198,6 +198,17 @@ def test_a_renumbering_that_died_half_way_is_put_right(make: Make, steps_done: i
     assert {p.name for p in (root / "proc/driver/nvidia/capabilities").iterdir()} == {"gpu0", "gpu2", "mig"}
     minors = [f.read_text().split("Device Minor: \t ")[1][0] for f in sorted(root.glob("proc/driver/nvidia/gpus/*/*"))]
     assert minors == ["0", "2"]
+
+
+def test_no_renumbering_leaves_the_drivers_table(make: Make) -> None:
+    with pytest.raises(Refused, match="32 GPUs have all minors of the driver's table") as refused:
+        make("h100-80gb-sxm5:32", renumber=True, mig=False)
+    assert refused.value.next_step.startswith("at most 31")
+    with open_nvml(make("h100-80gb-sxm5:31", renumber=True, mig=False)) as nvml:
+        for gpu in range(31):
+            assert pynvml.nvmlDeviceSetMigMode(nvml.gpu(gpu), 1) == 0
+        minors = [pynvml.nvmlDeviceGetMinorNumber(nvml.gpu(gpu)) for gpu in range(31)]
+    assert sorted(minors) == [*range(30), 31]
 
 
 def test_a_lost_gpu_answers_so_and_can_come_back(make: Make) -> None:

@@ -1,21 +1,24 @@
 """Programs on instances (IN_USE), and events that clients wait for."""
 
+import ctypes
 import fcntl
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pynvml
 import pytest
 
 from dynamig.errors import Refused, Unavailable
-from dynamig.testing.emulator import Emulator
+from dynamig.testing.emulator import Emulator, layout
 from tests.integration.emulator.clients import (
     IN_USE,
+    INVALID_ARGUMENT,
     LOST,
     Nvml,
     code_of,
@@ -25,6 +28,7 @@ from tests.integration.emulator.clients import (
     run_python,
 )
 from tests.integration.emulator.conftest import Make
+from tests.integration.emulator.test_unknown_models import entry, profile, write
 
 Client = tuple[Emulator, Nvml]
 
@@ -243,6 +247,48 @@ def test_too_small_a_list_says_how_many_there_are(nvml: Client) -> None:
         assert count.value == 1
 
 
+HOLD_ALL = """
+import fcntl, sys
+from pathlib import Path
+held = [path.open() for path in Path(sys.argv[1], "state/busy").iterdir()]
+for file in held:
+    fcntl.flock(file, fcntl.LOCK_SH)
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def program_on_everything(emulator: Emulator) -> Iterator[int]:
+    """A process that runs on the GPU, each GPU instance and each compute instance: on how many in all."""
+    command = [sys.executable, "-c", HOLD_ALL, str(emulator.directory)]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert program.stdout is not None
+        yield int(program.stdout.readline())
+    finally:
+        program.communicate(b"")
+
+
+class FirstProcessInfo(ctypes.Structure):
+    _fields_ = (("pid", ctypes.c_uint), ("usedGpuMemory", ctypes.c_ulonglong))
+
+
+def test_the_first_version_lists_as_many_processes_as_there_is_room_for(make: Make, tmp_path: Path) -> None:
+    small = profile("1g.4gb", 0, 1, list(range(64)), 1, constant=0)
+    emulator = make("wide", trace=False, geometry=write(tmp_path / "g.yaml", entry("Wide", 64, [small])))
+    ask = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetComputeRunningProcesses")
+    infos, count = (FirstProcessInfo * 300)(), ctypes.c_uint(300)
+    with open_nvml(emulator) as nvml:
+        for start in range(64):
+            nvml.fill(nvml.create(0, start, 1), 0)
+        with program_on_everything(emulator) as first, program_on_everything(emulator) as second:
+            assert ask(nvml.gpu(), ctypes.byref(count), infos) == 0
+    assert count.value == first + second == 2 * 129
+    assert all(info.pid for info in infos[: count.value])
+    assert not infos[count.value].pid
+
+
 def test_holding_what_is_not_there_is_refused(make: Make) -> None:
     with pytest.raises(Refused, match="no GPU instance 3"), make().hold(0, 3):
         pass
@@ -266,6 +312,75 @@ def test_an_xid_reaches_those_who_registered_and_only_from_then_on(make: Make) -
         assert pynvml.nvmlDeviceGetUUID(event.device) == pynvml.nvmlDeviceGetUUID(nvml.gpu(1))
         pynvml.nvmlEventSetFree(events)
         assert code_of(pynvml.nvmlEventSetWait, events, 20) == 2
+
+
+def test_what_a_dead_writer_left_behind_the_events_garbles_none_that_follow(nvml: Client) -> None:
+    emulator, client = nvml
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(client.gpu(), 0x108, events)
+    path = emulator.directory / "state/events"
+
+    def next_event() -> tuple[int, int]:
+        event = pynvml.nvmlEventSetWait(events, 5000)
+        return event.eventType, event.eventData
+
+    for stray in (1, 7, ctypes.sizeof(layout.Event) - 1):
+        with path.open("ab") as file:
+            file.write(b"\xff" * stray)
+        emulator.xid(0, 79)  # the control side appends it
+        assert next_event() == (0x8, 79)
+        with path.open("ab") as file:
+            file.write(b"\xff" * stray)
+        pynvml.nvmlGpuInstanceDestroy(client.create(9, 4, 4))  # the library appends two
+        assert [next_event(), next_event()] == [(0x100, 0)] * 2
+    assert path.stat().st_size % ctypes.sizeof(layout.Event) == 0
+
+
+def test_who_waits_learns_that_another_thread_has_freed_the_set(nvml: Client) -> None:
+    _, client = nvml
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(client.gpu(), 0x8, events)
+    codes: list[int] = []
+    waiter = threading.Thread(target=lambda: codes.append(code_of(pynvml.nvmlEventSetWait, events, 30_000)))
+    waiter.start()
+    waiter.join(0.1)
+    assert waiter.is_alive()
+    pynvml.nvmlEventSetFree(events)
+    waiter.join(60)
+    assert codes == [INVALID_ARGUMENT]
+
+
+WITHOUT_A_DESCRIPTOR = """
+import os, resource, pynvml
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+taken = []
+try:
+    while True:
+        taken.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+try:
+    events = pynvml.nvmlEventSetCreate()
+except pynvml.NVMLError as error:
+    print(error.value)
+os.close(taken.pop())
+os.close(taken.pop())
+events = pynvml.nvmlEventSetCreate()
+pynvml.nvmlDeviceRegisterEvents(gpu, 0x8, events)
+try:
+    print(pynvml.nvmlEventSetWait(events, 10).eventData)
+except pynvml.NVMLError as error:
+    print(error.value)
+"""
+
+
+def test_no_event_set_is_made_that_would_tell_of_what_is_long_past(make: Make) -> None:
+    emulator = make()
+    emulator.xid(0, 13)
+    said = run_python(emulator, WITHOUT_A_DESCRIPTOR).split()
+    assert said == [str(pynvml.NVML_ERROR_UNKNOWN), str(pynvml.NVML_ERROR_TIMEOUT)]
 
 
 def test_who_waits_learns_that_a_gpu_of_the_set_is_lost(make: Make) -> None:

@@ -15,7 +15,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "tests/integration/emulator"
 TESTS = {
-    "address,undefined": ("test_soak.py", "test_threads.py", "test_symbols.py", "test_usage.py", "test_strictness.py"),
+    "address,undefined": (
+        *("test_soak.py", "test_threads.py", "test_symbols.py"),
+        *("test_usage.py", "test_gpm.py", "test_strictness.py"),
+    ),
     "thread": ("test_soak.py", "test_threads.py"),
 }
 RUNTIMES = {"address,undefined": "libasan.so", "thread": "libtsan.so"}

@@ -1,6 +1,8 @@
 """As strict as the card: illegal starts, overlaps, a second +me, MIG off, foreign profiles (C-09)."""
 
 import ctypes
+import os
+from collections.abc import Callable
 
 import pynvml
 import pytest
@@ -19,6 +21,7 @@ from tests.integration.emulator.clients import (
     run_python,
 )
 from tests.integration.emulator.conftest import Make
+from tests.integration.emulator.symbol_cases import process_name
 
 MODELS = load_geometry().models
 Client = tuple[Emulator, Nvml]
@@ -211,6 +214,32 @@ def test_texts_never_leave_their_buffer(nvml: Client) -> None:
         assert ask(client.gpu(), whole, length + 1) == 0
 
 
+@pytest.mark.parametrize("room", [1, 5, 4096])
+def test_the_name_of_a_process_is_cropped_to_its_buffer(nvml: Client, room: int) -> None:
+    name = ctypes.create_string_buffer(b"\xaa" * 5000, 5000)
+    ask = pynvml._nvmlGetFunctionPointer("nvmlSystemGetProcessName")
+    assert ask(os.getpid(), name, room) == 0
+    assert name.value == process_name(os.getpid()).encode()[: room - 1]
+    assert name.raw[room:] == b"\xaa" * (5000 - room)
+    assert ask(os.getpid(), name, 0) == INVALID_ARGUMENT
+
+
+def test_numbers_just_beyond_the_last_are_invalid_arguments(nvml: Client) -> None:
+    """Each call with its last number, and with the one after that."""
+    _, client = nvml
+    gpu, gi = client.gpu(), client.create(9, 4, 4)
+    out = (ctypes.c_ulonglong * 64)()
+    for name, before, last, code, after in (
+        ("nvmlDeviceGetMigDeviceHandleByIndex", (gpu,), 6, NOT_FOUND, (out,)),
+        ("nvmlGpuInstanceGetComputeInstanceProfileInfo", (gi, 0), 0, 0, (out,)),
+        ("nvmlDeviceGetTotalEccErrors", (gpu, 0), pynvml.NVML_ECC_COUNTER_TYPE_COUNT - 1, 0, (out,)),
+        ("nvmlDeviceGetTotalEccErrors", (gpu,), pynvml.NVML_MEMORY_ERROR_TYPE_COUNT - 1, 0, (0, out)),
+        ("nvmlDeviceGetCpuAffinityWithinScope", (gpu, 16, out), pynvml.NVML_AFFINITY_SCOPE_SOCKET, 0, ()),
+    ):
+        ask = pynvml._nvmlGetFunctionPointer(name)
+        assert (ask(*before, last, *after), ask(*before, last + 1, *after)) == (code, INVALID_ARGUMENT), name
+
+
 def test_instances_keep_the_mode_and_a_refusal_leaves_the_status_unwritten(nvml: Client) -> None:
     _, client = nvml
     client.create(19, 0, 1)
@@ -274,7 +303,8 @@ def test_a_gpu_is_found_by_every_spelling_of_its_address(nvml: Client) -> None:
     assert pci.pciDeviceId == 0x233010DE
     for address in ("00000000:07:00.0", "0000:07:00.0", "0000:07:00"):
         assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByPciBusId(address)) == uuid
-    assert code_of(pynvml.nvmlDeviceGetHandleByPciBusId, "0000:08:00.0") == NOT_FOUND
+    for address in ("0000:08:00.0", "0001:07:00.0", "0000:07:01.0", "0000:07:00.1"):
+        assert code_of(pynvml.nvmlDeviceGetHandleByPciBusId, address) == NOT_FOUND, address
     assert code_of(pynvml.nvmlDeviceGetHandleByPciBusId, "seven") == NOT_FOUND
 
 
@@ -282,6 +312,27 @@ def test_versions_are_what_clients_parse_and_say_what_this_is(nvml: Client) -> N
     assert pynvml.nvmlSystemGetDriverVersion() == "580.95.05"
     assert pynvml.nvmlSystemGetNVMLVersion() == "13.580.95.05-emulator"
     assert pynvml.nvmlSystemGetCudaDriverVersion() == 13000
+
+
+WRONG_MODELS: dict[str, Callable[[layout.Model], None]] = {
+    "profile without a slice": lambda m: setattr(m.profiles[0], "memory_slices", 0),
+    "profile of too many slices": lambda m: setattr(m.profiles[0], "memory_slices", 65),
+    "too many ways to cut it": lambda m: setattr(m.profiles[0], "ci_profile_count", layout.MAX_CI_PROFILES + 1),
+    "too many profiles": lambda m: setattr(m, "profile_count", layout.MAX_GI_PROFILES + 1),
+    "too many memory slices": lambda m: setattr(m, "memory_slices", 65),
+    "too many compute slices": lambda m: setattr(m, "compute_slices", 65),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_MODELS)
+def test_a_model_that_no_gpu_can_have_is_no_node_to_start_on(make: Make, what: str) -> None:
+    emulator = make()
+    path = emulator.directory / "state/models"
+    data = bytearray(path.read_bytes())
+    WRONG_MODELS[what](layout.Model.from_buffer(data, ctypes.sizeof(layout.ModelsHead)))
+    path.write_bytes(data)
+    with pytest.raises(pynvml.NVMLError_DriverNotLoaded), open_nvml(emulator):
+        pass
 
 
 ON_DAMAGED_FILES = """

@@ -14,6 +14,7 @@ import pytest
 from dynamig.testing.emulator import Emulator, find_library
 from tests.integration.emulator.clients import NO_PERMISSION, Nvml, code_of, nvml_list, open_nvml, run_python
 from tests.integration.emulator.conftest import Make
+from tests.integration.emulator.test_unknown_models import entry, profile, write
 
 Client = tuple[Emulator, Nvml]
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mount namespaces, device nodes, other users")
@@ -52,6 +53,21 @@ def test_mig_minors_agree_with_the_capability_files(make: Make) -> None:
         nvml.fill(gi)
         gi_id = nvml.info(gi).id
     assert str(capability(emulator.directory, f"gpu2/mig/gi{gi_id}")) == table[f"gpu2/gi{gi_id}/access"]
+
+
+def fabric_minor(emulator: Emulator) -> int:
+    name, number = (emulator.directory / "proc/driver/nvidia-caps/sys-minors").read_text().split()
+    assert name == "fabric-imex-mgmt"
+    return int(number)
+
+
+def test_no_capability_of_a_gpu_is_that_of_the_fabric(make: Make, tmp_path: Path) -> None:
+    """Also where a model needs a larger table than the kernel's."""
+    assert fabric_minor(make("h100-80gb-sxm5:32")) == 4323  # the kernel's
+    small = profile("1g.4gb", 0, 1, list(range(64)), 1, constant=0)
+    wide = make("wide", geometry=write(tmp_path / "g.yaml", entry("Wide", 64, [small])))
+    table = (wide.directory / "proc/driver/nvidia-caps/mig-minors").read_text().splitlines()
+    assert max(int(line.split()[1]) for line in table) == fabric_minor(wide) - 1 > 4323
 
 
 @root_only

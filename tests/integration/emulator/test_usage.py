@@ -15,7 +15,6 @@ import pytest
 from dynamig.errors import Refused
 from dynamig.testing.emulator import Emulator
 from tests.integration.emulator.clients import (
-    INVALID_ARGUMENT,
     NOT_FOUND,
     NOT_SUPPORTED,
     Nvml,
@@ -28,7 +27,6 @@ from tests.integration.emulator.test_unknown_models import entry, profile, write
 
 Client = tuple[Emulator, Nvml]
 MIB = 2**20
-NO_DATA = 21
 PERIOD_US = 167000
 
 
@@ -184,6 +182,16 @@ def test_those_who_hold_a_gpu_share_its_memory_and_its_time(make: Make) -> None:
         assert count.value == 2
 
 
+def test_those_who_run_on_one_instance_share_its_memory_and_nobody_elses(nvml: Client) -> None:
+    emulator, client = nvml
+    left, right = (client.info(client.create(9, start, 4)).id for start in (0, 4))
+    emulator.feed(["0 gpu0@0 used=600", "0 gpu0@4 used=400"])
+    with emulator.hold(0, left), emulator.hold(0, right), program_on(emulator, 0, right):
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(client.gpu())
+        used = sorted((p.gpuInstanceId, p.usedGpuMemory // MIB) for p in found)
+        assert used == sorted([(left, 600), (right, 200), (right, 200)])
+
+
 def test_fields_answer_as_the_calls_of_their_own(make: Make) -> None:
     emulator = make(mig=False)
     emulator.feed(["0 gpu0 milliwatt=512000"])
@@ -218,8 +226,15 @@ def energy(gpu: Any) -> int:
 IDLE_MW, MEGAWATT = 70_000, 1_000_000_000
 
 
-def test_energy_is_power_times_time(make: Make) -> None:
-    emulator = make("h100-80gb-sxm5:2")
+@pytest.fixture
+def furnaces(make: Make, tmp_path: Path) -> Emulator:
+    """Two GPUs without a power limit, so that what was fed stands out from what an idle GPU takes meanwhile."""
+    halves = profile("1g.16gb", 9, 4, [0, 4], 1, constant=2)
+    return make("furnace:2", geometry=write(tmp_path / "g.yaml", entry("Furnace", 8, [halves])))
+
+
+def test_energy_is_power_times_time(furnaces: Emulator) -> None:
+    emulator = furnaces
     emulator.feed([f"0 gpu1 milliwatt={MEGAWATT}", "0 gpu1@4 milliwatt=5", "0 gpu0 celsius=40"])
     with open_nvml(emulator) as nvml:
         for gpu, milliwatt in ((nvml.gpu(0), IDLE_MW), (nvml.gpu(1), MEGAWATT)):
@@ -234,8 +249,8 @@ def test_energy_is_power_times_time(make: Make) -> None:
             assert (times[2] - times[1]) * milliwatt - rounding <= spent <= (times[3] - times[0]) * milliwatt + rounding
 
 
-def test_energy_counts_each_level_for_as_long_as_it_held(make: Make) -> None:
-    emulator = make("h100-80gb-sxm5:2")
+def test_energy_counts_each_level_for_as_long_as_it_held(furnaces: Emulator) -> None:
+    emulator = furnaces
     emulator.feed(["0 gpu0 milliwatt=0", f"0 gpu1 milliwatt={MEGAWATT}", "0.5 gpu1 milliwatt=0"])
     with open_nvml(emulator) as nvml:
         still = energy(nvml.gpu(0))
@@ -244,8 +259,8 @@ def test_energy_counts_each_level_for_as_long_as_it_held(make: Make) -> None:
         assert 0 <= energy(nvml.gpu(1)) - MEGAWATT // 2 <= still + IDLE_MW  # idle, as GPU 0, until it was fed
 
 
-def test_energy_outlives_a_new_feed_and_a_reset_and_ends_with_the_driver(make: Make) -> None:
-    emulator = make("h100-80gb-sxm5:2")
+def test_energy_outlives_a_new_feed_and_a_reset_and_ends_with_the_driver(furnaces: Emulator) -> None:
+    emulator = furnaces
     with open_nvml(emulator) as nvml:
         gpu, other = nvml.gpu(0), nvml.gpu(1)
         emulator.feed([f"0 gpu0 milliwatt={MEGAWATT}"])
@@ -262,82 +277,6 @@ def test_energy_outlives_a_new_feed_and_a_reset_and_ends_with_the_driver(make: M
         assert energy(gpu) < 600 * IDLE_MW < ended
 
 
-class Gpm:
-    """Two samples of one subject, and the metrics between them."""
-
-    def __init__(self) -> None:
-        self.samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(2)]
-
-    def metrics(self, *ids: int) -> list[Any]:
-        ask = pynvml.c_nvmlGpmMetricsGet_t()
-        ask.version, ask.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids)
-        ask.sample1, ask.sample2 = self.samples
-        for i, number in enumerate(ids):
-            ask.metrics[i].metricId = number
-        pynvml.nvmlGpmMetricsGet(ask)
-        return [ask.metrics[i] for i in range(len(ids))]
-
-    def free(self) -> None:
-        for sample in self.samples:
-            pynvml.nvmlGpmSampleFree(sample)
-
-
-def test_gpm_tells_the_mean_utilisation_of_each_gpu_instance(nvml: Client) -> None:
-    emulator, client = nvml
-    left, right = (client.info(client.create(9, start, 4)).id for start in (0, 4))
-    emulator.feed(["0 gpu0@0 gpu=100 sm=40", "0 gpu0@4 gpu=0 sm=25 occupancy=50 tensor=75 dram=10"])
-    seen = {}
-    for gi in (left, right):
-        gpm = Gpm()
-        for sample in gpm.samples:
-            pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, sample)
-            time.sleep(0.01)
-        metrics = gpm.metrics(1, 2, 3, 5, 10, 97)
-        seen[gi] = [round(m.value, 6) for m in metrics[:5]]
-        assert [m.nvmlReturn for m in metrics] == [0, 0, 0, 0, 0, NOT_SUPPORTED]
-        assert metrics[1].metricInfo.shortName == b"sm_util"
-        gpm.free()
-        assert code_of(pynvml.nvmlGpmSampleFree, gpm.samples[0]) == INVALID_ARGUMENT
-    assert seen == {left: [100, 40, 0, 0, 0], right: [0, 25, 50, 75, 10]}
-
-
-def test_gpm_weighs_levels_by_how_long_they_held(nvml: Client) -> None:
-    emulator, client = nvml
-    gi = client.info(client.create(9, 4, 4)).id
-    gpm = Gpm()
-    emulator.feed(["0 gpu0@4 gpu=100", "2 gpu0@4 gpu=0"])
-    pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, gpm.samples[0])
-    means = [100.0]
-    deadline = time.monotonic() + 30
-    while means[-1] > 80 and time.monotonic() < deadline:
-        time.sleep(0.1)
-        pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, gpm.samples[1])
-        means.append(gpm.metrics(1)[0].value)
-    assert means == sorted(means, reverse=True)
-    assert 0 < means[-1] <= 80
-    emulator.feed([])
-    pynvml.nvmlGpmMigSampleGet(client.gpu(), gi, gpm.samples[1])
-    assert gpm.metrics(1)[0].nvmlReturn == NO_DATA
-
-
-def test_gpm_of_a_mig_device_handle_and_what_it_refuses(make: Make) -> None:
-    emulator = make("h100-80gb-sxm5,a100-40gb")
-    with open_nvml(emulator) as nvml:
-        nvml.fill(nvml.create(9, 4, 4))
-        [mig] = nvml.mig_devices()
-        gpm = Gpm()
-        with pytest.raises(pynvml.NVMLError_InvalidArgument):
-            gpm.metrics(1)  # nothing was sampled yet
-        pynvml.nvmlGpmSampleGet(mig, gpm.samples[0])
-        pynvml.nvmlGpmSampleGet(nvml.gpu(), gpm.samples[1])
-        with pytest.raises(pynvml.NVMLError_InvalidArgument):
-            gpm.metrics(1)  # of two subjects
-        assert code_of(pynvml.nvmlGpmMigSampleGet, nvml.gpu(), 7, gpm.samples[0]) == NOT_FOUND
-        assert pynvml.nvmlGpmQueryDeviceSupport(nvml.gpu(0)).isSupportedDevice == 1
-        assert pynvml.nvmlGpmQueryDeviceSupport(nvml.gpu(1)).isSupportedDevice == 0  # Hopper and later
-        assert code_of(pynvml.nvmlGpmSampleGet, nvml.gpu(1), gpm.samples[0]) == NOT_SUPPORTED
-
-
 def test_a_text_that_is_wrong_is_refused_by_line_and_changes_nothing(make: Make) -> None:
     emulator = make(mig=False)
     emulator.feed(["0 gpu0 gpu=10"])
@@ -348,6 +287,7 @@ def test_a_text_that_is_wrong_is_refused_by_line_and_changes_nothing(make: Make)
         "0 gpu0 gpu=101": "too much",
         "0 gpu0 used=81560": "more than fits there",
         "0 gpu0@4 used=40449": "more than fits there",
+        "0 gpu0 milliwatt=700001": "above the power limit",
         "0 gpu0@7 gpu=1": "no GPU instance starts at slice 7",
         "-1 gpu0 gpu=1": "is not SECONDS",
         "99999999999999999999 gpu0 gpu=1": "too far away",
