@@ -105,7 +105,7 @@ def test_compute_instance_fails_after_the_gpu_instance_was_made(cluster: Cluster
         assert (condition["type"], condition["status"], condition["reason"]) == (names.PREPARED, "False", "NoRoom")
         assert "compute instance" in condition["message"]
 
-    until(told)
+    until(told, within=KUBELET_RETRY)
     assert cluster.instances() == []
     assert any("NO_ROOM" in e["message"] for e in cluster.events("unlucky"))
     device = cluster.claim_of("unlucky")["status"]["allocation"]["devices"]["results"][0]["device"]
@@ -125,7 +125,7 @@ def test_a_claim_of_several_devices_is_all_or_nothing(cluster: Cluster) -> None:
         seen.add(len(cluster.instances()))
         assert any("NVML_UNAVAILABLE" in e["message"] for e in cluster.events("three"))
 
-    until(undone, every=0.02)
+    until(undone, within=KUBELET_RETRY, every=0.02)
     assert cluster.instances() == []
     cluster.delete("three")
     cluster.pod("three-more", mig(profile="1g.10gb", gpu=gpu, count=3))
