@@ -82,9 +82,8 @@ def test_task_prolog(lab: Lab, cluster: Cluster, fenced: bool) -> None:
     with nullcontext() if fenced else without(lab, "TaskProlog"), impatient(lab, "n1"), cluster.killed_driver("n1"):
         job = lab.submit(script, "--nodelist=n1", "--gres=gpu:2", f"--output={output}")
         until(lambda: prolog_runs(lab, "n1"))
-        for asks in ("--gres=gpu:2", "--gres=none"):  # a step is told its own GPUs only, or none
-            step = f"srun --jobid={job} --overlap -n1 {asks} echo STARTED </dev/null >>~/{output}.steps 2>&1 &"
-            lab.slurm("sh", "-c", step, user="alice")
+        step = f"srun --jobid={job} --overlap -n1 %s echo STARTED </dev/null >>~/{output}.steps 2>&1 &"
+        lab.slurm("sh", "-c", f"{step % '--gres=gpu:2'} {step % '--gres=none'}", user="alice")  # told its GPUs, or none
         lab.kill("slurmd-n1", signal.SIGTERM)
         until(lambda: ended(lab, "slurmd-n1"), within=PATIENCE)
         lab.start("slurmd-n1")
@@ -92,15 +91,16 @@ def test_task_prolog(lab: Lab, cluster: Cluster, fenced: bool) -> None:
         said = lab.node("n1").run("sh", "-c", f"cat ~alice/{output}")
         of_steps = lab.slurm("sh", "-c", f"cat ~/{output}.steps", user="alice")
     assert ("STARTED" in said, "was turned away" in said) == (not fenced, fenced), said
-    assert ("STARTED" in of_steps) is not fenced, of_steps
+    # Without the fence they start or not, as they reach slurmd before it stops listening or after: no claim about that.
+    assert not (fenced and "STARTED" in of_steps), of_steps
 
 
 @contextmanager
 def impatient(lab: Lab, node: str) -> Iterator[None]:
-    """The node's prologs wait for six seconds."""
+    """The node's prologs wait for twenty seconds only."""
     settings = lab.layout.node(node) / config.FOLDER / "slurm.env"
     before = settings.read_text()
-    settings.write_text(before + "DYNAMIG_WAIT=6\n")
+    settings.write_text(before + "DYNAMIG_WAIT=20\n")
     try:
         yield
     finally:
