@@ -149,13 +149,30 @@ def bare(of: ClaimSet, job: Job | None, world: World) -> tuple[Action, ...]:
     """`job`: the one that is over, or the next one that waits; None if Slurm knows none."""
     if of.claims and not of.in_use:
         return (TakeBack(of, "the Slurm job that pays for it is over"),)
-    if job is not None and job.living:
-        return _held_again(of, job, world)
-    if not of.in_use and _home(of) is None:
+    waiting = job if job is not None and job.living else None
+    if waiting is None and not of.in_use and _home(of) is None:
         return ()  # the claims that its pod leans on have no place now, and come first
-    if job is not None and (why := _meant(of, job, world)):
+    if waiting is None and job is not None and (why := _meant(of, job, world)):
         return end_pods(of, *why)
-    return _hold_again(of, job, world)
+    node = world.nodes.get(_home(of) or "")
+    if node is None or not _takes_jobs(node, world):
+        return _clock_stands(of, waiting)
+    return _hold_again(of, job, node, world) if waiting is None else _held_again(of, waiting, world)
+
+
+def _takes_jobs(node: NodeView, world: World) -> bool:
+    slurm = world.slurm_nodes.get(node.slurm)
+    return slurm is not None and slurm.usable
+
+
+def _clock_stands(of: ClaimSet, waiting: Job | None) -> tuple[Action, ...]:
+    """While the node of the set takes no jobs: nothing that is asked of it could start."""
+    shut = f"node {_home(of)} does not take jobs now"
+    if waiting is None:
+        why = f"its Slurm job is gone, and {shut}"
+    else:
+        why = f"Slurm job {waiting.key.job_id}, which is to pay for it again, waits: {shut}"
+    return (Tell(of, "HoldLost", why), *_since(of, of.attempt, None))
 
 
 def _meant(of: ClaimSet, ended: Job, world: World) -> tuple[str, str] | None:
@@ -175,12 +192,9 @@ def _meant(of: ClaimSet, ended: Job, world: World) -> tuple[str, str] | None:
     return None
 
 
-def _hold_again(of: ClaimSet, ended: Job | None, world: World) -> tuple[Action, ...]:
-    """Nobody meant it: slurmctld lost the job, or the node failed. The clock runs while the node takes jobs."""
-    attempt, node = of.attempt, world.nodes.get(_home(of) or "")
-    if node is None or not _takes_jobs(of, world):
-        told = Tell(of, "HoldLost", f"its Slurm job is gone, and node {_home(of)} does not take jobs now")
-        return (told, *_since(of, attempt, None))
+def _hold_again(of: ClaimSet, ended: Job | None, node: NodeView, world: World) -> tuple[Action, ...]:
+    """Nobody meant it: slurmctld lost the job, or the node failed. The clock runs."""
+    attempt = of.attempt
     if attempt is None:
         return (Submit(of, Attempt(of.uid, _last(ended) + 1), Plan((node.slurm,), 0)),)
     if attempt.bare_since is None:
@@ -192,12 +206,6 @@ def _hold_again(of: ClaimSet, ended: Job | None, world: World) -> tuple[Action, 
     if ended is None and waited < SEEN_TWICE:
         return ()
     return _ask_again(of, attempt, ended, node, world)
-
-
-def _takes_jobs(of: ClaimSet, world: World) -> bool:
-    node = world.nodes.get(_home(of) or "")
-    slurm = None if node is None else world.slurm_nodes.get(node.slurm)
-    return slurm is not None and slurm.usable
 
 
 def _ask_again(of: ClaimSet, attempt: Attempt, ended: Job | None, node: NodeView, world: World) -> tuple[Action, ...]:
@@ -225,16 +233,12 @@ def _last(ended: Job | None) -> int:
 
 
 def _held_again(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
-    """A new hold of a bare set that waits in Slurm. The clock stands still while the node takes no jobs."""
+    """A new hold of a bare set that waits in Slurm. The clock runs."""
     attempt = of.attempt
-    if not _takes_jobs(of, world):
-        told = (
-            f"Slurm job {job.key.job_id}, which is to pay for it again, waits: node {_home(of)} does not take jobs now"
-        )
-        return (Tell(of, "HoldLost", told), *_since(of, attempt, None))
     if attempt is not None and attempt.bare_since is None:
         return _since(of, attempt, world.now)
-    if attempt is not None and attempt.bare_since is not None and world.now - attempt.bare_since > PATIENCE_BARE:
+    since = None if attempt is None else attempt.bare_since
+    if since is not None and world.now - since > PATIENCE_BARE:
         return (*end_pods(of, "HoldLost", f"Slurm job {job.key.job_id}, which is to pay for this pod, does not start"),)
     if not job.reason:
         return ()  # Slurm has not looked at it yet

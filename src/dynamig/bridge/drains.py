@@ -12,17 +12,20 @@ from dynamig.bridge.actions import Drain, Tell, Undrain
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
 from dynamig.protocol import names
-from dynamig.protocol.slurm_jobs import SlurmNode
+from dynamig.protocol.slurm_jobs import SlurmNode, SlurmNodeName
 from dynamig.protocol.slurm_text import SlurmText, slurm_text
 
 
 def drains(world: World) -> Iterator[Drain | Undrain]:
     """For each node of Slurm whose drain by us is not as its driver's report wants it. Somebody else's reason stays,
     and where the report is old nothing is concluded."""
-    for slurm in world.slurm_nodes.values():
-        views = [node for node in world.nodes.values() if node.slurm == slurm.name]
-        if views and all(node.fresh for node in views):
-            yield from _change(slurm, _why(views))
+    views: dict[SlurmNodeName, list[NodeView]] = {}
+    for node in world.nodes.values():
+        views.setdefault(node.slurm, []).append(node)
+    for name, of_node in views.items():
+        slurm = world.slurm_nodes.get(name)
+        if slurm is not None and all(node.fresh for node in of_node):
+            yield from _change(slurm, _why(of_node))
 
 
 def _change(slurm: SlurmNode, why: SlurmText) -> Iterator[Drain | Undrain]:
@@ -42,9 +45,10 @@ def _why(views: Sequence[NodeView]) -> SlurmText:
 
 def sick(of: ClaimSet, world: World) -> tuple[Tell, ...]:
     """Words to pods on a GPU that does not answer: they stay, and only their owners know whether they still work."""
-    words = "of node {} does not answer: {}"
-    heard = {gpu: words.format(n.name, why) for n in world.nodes.values() for gpu, why in n.unhealthy.items()}
-    if of.gpu is None or of.gpu not in heard or not of.pods:
+    gpu = of.gpu
+    homes = (world.nodes.get(claim.view.held_by_node or "") for claim in of.claims)
+    node = next((n for n in homes if n is not None and gpu in n.unhealthy), None)
+    if gpu is None or node is None or not of.pods:
         return ()
-    left = "The pod is left as it is: delete it if it works no more"
-    return (Tell(of, names.GPU_UNHEALTHY, f"{of.gpu} {heard[of.gpu]}. {left}"),)
+    why = f"{gpu} of node {node.name} does not answer: {node.unhealthy[gpu]}"
+    return (Tell(of, names.GPU_UNHEALTHY, f"{why}. The pod is left as it is: delete it if it works no more"),)

@@ -91,8 +91,10 @@ def build(
             continue
         offer = _offer(node, reading, numbers[reading.uuid], policy, here)
         offer = _withdraw(offer, foreign.get(reading.uuid, ()))
-        for taint in (*[MANAGED] * managed, *[UNHEALTHY] * (reading.uuid in unhealthy)):
-            offer = _with_devices(offer, (_tainted(d, taint) for d in offer.pool.devices))
+        if managed:
+            offer = _all_tainted(offer, MANAGED)
+        if reading.uuid in unhealthy:
+            offer = _all_tainted(offer, UNHEALTHY)
         offers[offer.pool.name] = offer
     return Catalog(MappingProxyType(offers))
 
@@ -194,6 +196,10 @@ def _in_the_way(device: Device, table: Table | None, live: Sequence[Partition]) 
 
 def _tainted(device: Device, taint: Taint) -> Device:
     return replace(device, taints=(*device.taints, taint))
+
+
+def _all_tainted(offer: Offer, taint: Taint) -> Offer:
+    return _with_devices(offer, (_tainted(d, taint) for d in offer.pool.devices))
 
 
 def _with_devices(offer: Offer, devices: Iterable[Device]) -> Offer:

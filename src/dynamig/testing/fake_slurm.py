@@ -33,10 +33,11 @@ FIRST_PRIORITY = 4_294_901_759
 
 @dataclass
 class FakeSlurm:
-    """`shards`: per node, the shards of each GPU by index."""
+    """`shards`: per node, the shards of each GPU by index. `paused`: no job starts."""
 
     shards: Mapping[SlurmNodeName, Sequence[int]]
     silent: bool = False
+    paused: bool = False
     privileged: bool = True
     requests: dict[int, HoldRequest] = field(default_factory=dict)
     jobs: dict[int, Job] = field(default_factory=dict)
@@ -162,6 +163,8 @@ class FakeSlurm:
         self.schedule()
 
     def schedule(self) -> None:
+        if self.paused:
+            return
         waiting = [j for j in self.jobs.values() if j.state is JobState.PENDING]
         for job in sorted(waiting, key=lambda j: (-(j.priority or 0), j.key.job_id)):
             self._try(job)

@@ -19,6 +19,17 @@ from dynamig.testing.emulator import Emulator, find_library
 NOT_SUPPORTED, INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND = 3, 2, 4, 6
 IN_USE, NO_ROOM, LOST, VERSION_MISMATCH = 19, 23, 15, 25
 
+CODE = """
+import pynvml
+def code(call, *arguments):
+    try:
+        call(*arguments)
+    except pynvml.NVMLError as error:
+        return error.value
+    return 0
+"""
+"""For scripts of other processes: what NVML answers to a call, 0 for success."""
+
 
 def loaded(library: Path) -> Path:
     """The library is in this process: pynvml's own look-up by SONAME then finds it."""

@@ -15,7 +15,7 @@ import pynvml
 import pytest
 
 from dynamig.testing.emulator import Emulator, layout
-from tests.integration.emulator.clients import code_of, environment, open_nvml, run_python
+from tests.integration.emulator.clients import CODE, code_of, environment, open_nvml, run_python
 from tests.integration.emulator.conftest import Make
 from tests.integration.emulator.test_crash_and_load import check_tree
 
@@ -171,17 +171,11 @@ def test_what_a_writer_with_a_strict_umask_leaves_can_be_read_by_all(make: Make)
     assert {name: stat.S_IMODE((emulator.directory / name).stat().st_mode) for name in wanted} == wanted
 
 
-ON_A_FULL_DISK = """
-import resource, pynvml
+ON_A_FULL_DISK = f"""{CODE}
+import resource
 pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
 gi = pynvml.nvmlDeviceCreateGpuInstance(gpu, 9)
-def code(call, *arguments):
-    try:
-        call(*arguments)
-    except pynvml.NVMLError as error:
-        return error.value
-    return 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))  # a part of the node file can be written
 print(code(pynvml.nvmlDeviceCreateGpuInstance, gpu, 9), code(pynvml.nvmlGpuInstanceDestroy, gi))
 """

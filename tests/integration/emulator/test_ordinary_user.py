@@ -15,15 +15,15 @@ from contextlib import contextmanager
 import pytest
 
 from dynamig.testing.emulator import Emulator, NvmlReturn
-from tests.integration.emulator.clients import IN_USE, NO_PERMISSION, environment, run_python
+from tests.integration.emulator.clients import CODE, IN_USE, NO_PERMISSION, environment, run_python
 from tests.integration.emulator.conftest import Make
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it becomes other users")
 
 USER = 1000
 
-LOADED = f"""
-import os, sys, pynvml
+LOADED = f"""{CODE}
+import os, sys
 from dynamig.testing.emulator import Emulator
 node = sys.argv[1]
 pynvml.nvmlInit(); pynvml.nvmlShutdown()
@@ -33,12 +33,6 @@ def start():
     os.environ["DYNAMIG_EMULATOR_DIR"] = node
     pynvml.nvmlInit()
     return pynvml.nvmlDeviceGetHandleByIndex(0)
-def code(call, *arguments):
-    try:
-        call(*arguments)
-    except pynvml.NVMLError as error:
-        return error.value
-    return 0
 """
 
 INIT = (

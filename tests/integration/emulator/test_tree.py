@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from dynamig.testing.emulator import Emulator, find_library
-from tests.integration.emulator.clients import NO_PERMISSION, Nvml, code_of, nvml_list, open_nvml, run_python
+from tests.integration.emulator.clients import CODE, NO_PERMISSION, Nvml, code_of, nvml_list, open_nvml, run_python
 from tests.integration.emulator.conftest import Make
 from tests.integration.emulator.test_unknown_models import entry, profile, write
 
@@ -175,18 +175,12 @@ def test_a_container_without_nodes_sees_nothing(make: Make, tmp_path: Path) -> N
     assert (listed["gpus"], listed["mig_devices"]) == ([], [])
 
 
-AS_NOBODY = """
-import os, sys, pynvml
+AS_NOBODY = f"""{CODE}
+import os, sys
 pynvml.nvmlInit(); pynvml.nvmlShutdown()  # the library is loaded while its directory can be read
 os.setgid(65534); os.setuid(65534)
 pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-def code(call, *arguments):
-    try:
-        call(*arguments)
-    except pynvml.NVMLError as error:
-        return error.value
-    return 0
 print(code(pynvml.nvmlDeviceGetUUID, gpu), code(pynvml.nvmlDeviceCreateGpuInstance, gpu, 19),
       code(pynvml.nvmlDeviceSetMigMode, gpu, 0), code(pynvml.nvmlDeviceGetGpuInstanceById, gpu, 1))
 """

@@ -139,7 +139,7 @@ def test_a_gpu_that_cannot_be_held_again_ends_its_pod_in_the_end() -> None:
 
 def test_the_clock_stands_still_too_while_the_new_hold_waits_on_a_node_that_is_drained_meanwhile() -> None:
     stage = living()
-    schedule, stage.slurm.schedule = stage.slurm.schedule, lambda: None  # type: ignore[method-assign]
+    stage.slurm.paused = True
     stage.slurm.end(2, Ending.NODE_FAIL)
     stage.look_for(5)
     assert stage.slurm.jobs[3].state is JobState.PENDING
@@ -148,7 +148,7 @@ def test_the_clock_stands_still_too_while_the_new_hold_waits_on_a_node_that_is_d
     assert "does not take jobs" in stage.sets.told["a"][-1][1]
     del stage.slurm.drained[N1]
     stage.look_for(10)
-    stage.slurm.schedule = schedule  # type: ignore[method-assign]
+    stage.slurm.paused = False
     stage.slurm.schedule()
     stage.settle()
     assert stage.sets.pods["a"]["status"]["phase"] == "Running"

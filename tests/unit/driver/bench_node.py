@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dynamig.cdi import ContainerEdits
 from dynamig.driver.catalog import Catalog, build
 from dynamig.driver.claims import ClaimService, Node, Outside, PreparedDevice
 from dynamig.driver.config import GpuPolicies
+from dynamig.driver.journal import FileJournal
 from dynamig.mig import GpuUuid, MiB
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
@@ -88,6 +90,21 @@ class BenchNode:
     @staticmethod
     def with_gpus(count: int = 1, **changes: Any) -> BenchNode:
         return BenchNode(FakeGpus([h100(n, **changes) for n in range(count)]))
+
+    @staticmethod
+    def with_damaged_record(journal: Path, profile: str) -> tuple[BenchNode, ClaimRef, Path]:
+        """Claim `a` was prepared, then its record in the folder `journal` lost its last bytes, and the driver started
+        anew. The claim, and the file."""
+        node = BenchNode.with_gpus()
+        node.journal = FileJournal(journal)  # type: ignore[assignment]
+        node.restart()
+        ref = node.allocated("a", node.device(profile, 0))
+        node.prepare(ref)
+        path = journal / "a.json"
+        path.write_bytes(path.read_bytes()[:-7])
+        node.journal = FileJournal(journal)  # type: ignore[assignment]
+        node.restart()
+        return node, ref, path
 
     def outside(self) -> Outside:
         return Outside(self.gpus, self.nodes, self.claims, self.journal, self.cdi, self.clock, self.clock)

@@ -125,16 +125,8 @@ def test_a_record_that_was_held_in_an_earlier_boot_becomes_one_of_this_boot() ->
 
 
 def test_a_damaged_record_is_replaced_and_kept(tmp_path: Path) -> None:
-    node = BenchNode.with_gpus()
-    node.journal = FileJournal(tmp_path / "claims")  # type: ignore[assignment]
-    node.restart()
-    ref = node.allocated("a", node.device(ONE, 0))
-    node.prepare(ref)
-    path = tmp_path / "claims/a.json"
-    path.write_bytes(path.read_bytes()[:-7])
+    node, ref, path = BenchNode.with_damaged_record(tmp_path / "claims", ONE)
     damaged = path.read_bytes()
-    node.journal = FileJournal(tmp_path / "claims")  # type: ignore[assignment]
-    node.restart()
     kept = node.service.adopt("a").kept
     assert kept is not None
     assert Path(kept).read_bytes() == damaged

@@ -9,7 +9,6 @@ import pytest
 from dynamig.driver import recovery
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies, GpuPolicy, Policy
-from dynamig.driver.journal import FileJournal
 from dynamig.errors import Conflict, DynamigError, Unavailable
 from dynamig.mig import GiId, GpuUuid, Partition
 from dynamig.protocol import names
@@ -168,16 +167,8 @@ def test_an_instance_that_somebody_made_after_ours_was_seen_gone_keeps_no_finali
 
 
 def test_a_damaged_record_is_evidence_and_of_its_claim_nothing_is_concluded(tmp_path: Path) -> None:
-    node = BenchNode.with_gpus()
-    node.journal = FileJournal(tmp_path / "claims")  # type: ignore[assignment]
-    node.restart()
-    ref = node.allocated("a", node.device(ONE, 0))
-    node.prepare(ref)
-    path = tmp_path / "claims/a.json"
-    path.write_bytes(path.read_bytes()[:-7])
+    node, _, path = BenchNode.with_damaged_record(tmp_path / "claims", ONE)
     damaged = path.read_bytes()
-    node.journal = FileJournal(tmp_path / "claims")  # type: ignore[assignment]
-    node.restart()
     repair(node)
     assert path.read_bytes() == damaged
     assert "a" in node.cdi.specs, "its pod may be running"
