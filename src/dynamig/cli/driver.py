@@ -161,11 +161,12 @@ def give_back(
 
 @app.command("map")
 def device_map(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket = None, json: Json = False) -> None:
-    """Which GPU Slurm means by which index on this node."""
+    """Which GPU Slurm means by which index on this node, and what gres.conf must say of its shards."""
     body = control.ask(_socket(config, socket), "map")
     lines = [f"{index}  {gpu}" for index, gpu in body["gpus"].items()]
     lines.append(f"({body['source']}; in Slurm this node is {body['slurmNode']})")
     lines += [f"! {body['trouble']}"] if body["trouble"] else []
+    lines += ["", "gres.conf, after the lines of these GPUs:", *body["gresConf"]] if body["gresConf"] else []
     show(body, Text("\n".join(lines)), as_json=json)
 
 

@@ -20,6 +20,7 @@ from dynamig.driver.loans import Loans, MapFile
 from dynamig.driver.locks import KeyedLocks
 from dynamig.driver.map_keeper import InUse, MapKeeper, Trouble
 from dynamig.driver.scontrol import SlurmWord
+from dynamig.driver.shard_lines import shard_lines
 from dynamig.errors import DynamigError, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol.device_map import DeviceMap, Given
@@ -338,3 +339,8 @@ class Lender:
     @property
     def map_trouble(self) -> Trouble:
         return self._maps.trouble
+
+    def shard_lines(self) -> Sequence[str]:
+        """What gres.conf must say of this node's shards; nothing without a map, or while a GPU is silent."""
+        device_map = self._maps.current
+        return () if device_map is None else shard_lines(device_map, self._gpus.readings(), self._catalog())

@@ -45,7 +45,8 @@ def loan_asks(lender: Lender, recall: Recall, monotonic: Callable[[], float]) ->
             raise Unavailable(
                 "NO_MAP", f"there is no device map: {lender.map_trouble.what}", "docs/reference/slurm-prolog.md"
             )
-        return {**map_to_json(lender.device_map), "trouble": lender.map_trouble.what}
+        shards = list(lender.shard_lines())
+        return {**map_to_json(lender.device_map), "trouble": lender.map_trouble.what, "gresConf": shards}
 
     return {"lend": lend, "give-back": give_back, "map": show_map}
 

@@ -49,7 +49,9 @@ def test_only_root_may_ask(node: LendingNode) -> None:
 
 
 def test_lend_map_and_give_back(node: LendingNode) -> None:
-    assert ask(node.socket, "map")["gpus"] == {"0": node.gpu(0), "1": node.gpu(1)}
+    told = ask(node.socket, "map")
+    assert told["gpus"] == {"0": node.gpu(0), "1": node.gpu(1)}
+    assert told["gresConf"] == [f"NodeName=slurm-n1 Name=shard Count=7 File=/dev/nvidia{i}" for i in (0, 1)]
     assert [loan["gpu"] for loan in ask(node.socket, "lend", LEND)] == [node.gpu(0)]
     until(lambda: node.lent() == {0: 7})
     with pytest.raises(Unavailable, match="lent to Slurm job 7"):
