@@ -109,6 +109,8 @@ def translated(what: str) -> Iterator[None]:
         raise Unavailable(
             "API_UNAVAILABLE", f"{what}: {type(error).__name__}: {error}", "is the API server up?"
         ) from error
+    except ConfigError as error:  # a token file is read when it is needed, not when the kubeconfig is
+        raise Unavailable("NO_TOKEN", f"{what}: {error}", "put a token there; it is read again") from error
 
 
 def seen(what: str, read: Callable[[], T]) -> Seen[T]:
