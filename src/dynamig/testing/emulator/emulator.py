@@ -19,6 +19,8 @@ from dynamig.testing.emulator.geometry import load_geometry
 from dynamig.testing.emulator.library import foreign_instance, known_call, refusal, switch_mig
 from dynamig.testing.emulator.node import (
     append_event,
+    boot_id_follows,
+    boot_id_is_left_behind,
     changing,
     files_of,
     locked,
@@ -95,7 +97,14 @@ class Emulator:
     # ---- looking
 
     def show(self) -> SeenNode:
-        """Everything that lives on the node now, in one consistent picture."""
+        """Everything that lives on the node now, in one consistent picture.
+
+        Where a reboot was killed halfway, the boot id in /proc is put right, if this process may write there.
+        """
+        with files_of(self.directory):
+            if boot_id_is_left_behind(self.directory, read_node(self.directory).head):
+                with locked(self.directory / "state/lock"):
+                    boot_id_follows(self.directory, read_node(self.directory).head)
         return seen_node(self.directory)
 
     def trace(self) -> list[TracedCall]:
@@ -206,8 +215,7 @@ class Emulator:
 
         No fault strikes it, no trace tells of it. Raises Refused UNKNOWN_PROFILE or NVML_<code> as NVML would answer.
         """
-        self._gpu_number(gpu)
-        living = read_node(self.directory).gpus[gpu]
+        living = self._reachable(gpu)
         if not living.mig_current:
             switch = f"dynamig emulator mig {self.directory} {gpu} on"
             raise Refused("MIG_OFF", f"MIG mode of GPU {gpu} is off, so it has no instances", switch)
@@ -245,8 +253,7 @@ class Emulator:
 
         Raises Refused NVML_IN_USE while instances live.
         """
-        self._gpu_number(gpu)
-        code = switch_mig(self.directory, self._library, gpu, on=on)
+        code = switch_mig(self.directory, self._library, self._reachable(gpu).uuid.decode(), on=on)
         self._check(code, gpu, f"MIG mode {'on' if on else 'off'}")
 
     @contextmanager
@@ -324,7 +331,6 @@ class Emulator:
             for gpu in node.gpus:
                 gpu.lost = 0
             node.head.boot_id = tree.new_boot_id().encode()
-            tree.write_boot_id(self.directory / "proc", node.head.boot_id.decode())
         return self.show()
 
     def reload_driver(self) -> SeenNode:
@@ -356,6 +362,15 @@ class Emulator:
             if number not in (None, *known):
                 listed = ", ".join(map(str, known)) or "none"
                 raise Refused("NO_SUCH_INSTANCE", f"GPU {gpu} has no {what} instance {number}", f"it has {listed}")
+
+    def _reachable(self, gpu: int) -> layout.Gpu:
+        """Raises Refused GPU_HIDDEN if its device node is gone: the library then shows it to nobody."""
+        self._gpu_number(gpu)
+        living = read_node(self.directory).gpus[gpu]
+        if not (node := self.directory / f"dev/nvidia{living.minor}").exists():
+            what = f"GPU {gpu} of {self.directory} is hidden: {node} is not there"
+            raise Refused("GPU_HIDDEN", what, f"put it back (mknod -m 666 {node} c 195 {living.minor}; or touch it)")
+        return living
 
     def _gpu_number(self, gpu: int) -> None:
         count = read_node(self.directory).head.gpu_count

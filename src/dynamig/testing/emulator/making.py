@@ -96,13 +96,13 @@ def _fill(directory: Path, plan: Plan, branch: int) -> None:
     character = tree.can_make_devices(directory, majors.caps)
     gpus = [_gpu(directory, plan, number) for number in range(len(plan.models))]
     listed = [_tree_gpu(gpu, model) for gpu, model in zip(gpus, plan.models, strict=True)]
-    tree.write_proc(directory / "proc", listed, majors, plan.driver_version, gis, cis)
+    head = _head(plan, branch, majors, gis, cis, character=character)
+    told = {"driver_version": plan.driver_version, "boot_id": head.boot_id.decode()}
+    tree.write_proc(directory / "proc", listed, majors, gis=gis, cis=cis, **told)
     tree.write_dev(directory / "dev", listed, majors, character=character)
     tree.write_sys(directory / "sys", listed)
     if plan.trace:
         (directory / "trace").touch()
-    head = _head(plan, branch, majors, gis, cis, character=character)
-    tree.write_boot_id(directory / "proc", head.boot_id.decode())
     _write_state(directory / "state", plan, head, gpus)
 
 

@@ -24,6 +24,8 @@ S = TypeVar("S", layout.Gpu, layout.Model)
 
 MIG_CONFIG_CHANGE = 0x100  # nvmlEventMigConfigChange
 
+BOOT_ID = "proc/sys/kernel/random/boot_id"
+
 DIRTY = "state/tree.dirty"
 """There while files beside NVML may differ from the state (emulator/src/tree.c)."""
 
@@ -81,16 +83,19 @@ def read_models(directory: Path) -> list[layout.Model]:
 def changing(directory: Path) -> Iterator[Node]:
     """The node as it is, under the lock; what the block makes of it is the node afterwards, unless it raises.
 
-    A tree that an earlier writer left half changed stays marked so: the library's next change puts it right.
+    A tree that an earlier writer left half changed stays marked so: the library's next change puts it right. The file
+    of the boot id follows the state: a writer killed between the two leaves the old one, until the next change or look.
     Clients that wait for events are told of instances that are gone and of MIG modes that are others.
     """
     with locked(directory / "state" / "lock"):
         node = read_node(directory)
+        boot_id_follows(directory, node.head)
         before = [_mig_state(gpu) for gpu in node.gpus]
         already_dirty = (directory / DIRTY).exists()
         yield node
         node.head.revision += 1
         replace(directory / "state" / "node", node.dump())
+        boot_id_follows(directory, node.head)
         if not already_dirty:
             (directory / DIRTY).unlink(missing_ok=True)
         for event in _mig_changes(before, [_mig_state(gpu) for gpu in node.gpus]):
@@ -107,6 +112,20 @@ def _mig_changes(before: list[tuple[int, int]], after: list[tuple[int, int]]) ->
     for gpu, ((lived, mode), (live, mode_now)) in enumerate(zip(before, after, strict=True)):
         for _ in range(lived - live + (mode != mode_now)):
             yield layout.Event(type=MIG_CONFIG_CHANGE, gpu=gpu, gi_id=layout.NO_ID, ci_id=layout.NO_ID)
+
+
+def boot_id_follows(directory: Path, head: layout.NodeHead) -> None:
+    """/proc has the boot id of the state. The caller holds the node lock."""
+    path, boot_id = directory / BOOT_ID, head.boot_id + b"\n"
+    if path.read_bytes() != boot_id:
+        replace(path, boot_id)
+
+
+def boot_id_is_left_behind(directory: Path, head: layout.NodeHead) -> bool:
+    """A reboot was killed before /proc had its boot id, or is not that far; and this process may write it."""
+    path = directory / BOOT_ID
+    may_mend = os.access(path.parent, os.W_OK) and os.access(directory / "state/lock", os.W_OK)
+    return may_mend and path.read_bytes() != head.boot_id + b"\n"
 
 
 def append_event(directory: Path, event: layout.Event) -> None:

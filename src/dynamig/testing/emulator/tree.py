@@ -80,7 +80,9 @@ def capability_minors(gis: int, cis: int) -> Iterator[str]:
             yield from (f"gpu{gpu}/gi{gi}/ci{ci}/access {minor + 1 + ci}" for ci in range(cis))
 
 
-def write_proc(root: Path, gpus: list[TreeGpu], majors: Majors, driver_version: str, gis: int, cis: int) -> None:
+def write_proc(
+    root: Path, gpus: list[TreeGpu], majors: Majors, *, driver_version: str, boot_id: str, gis: int, cis: int
+) -> None:
     driver = root / "driver/nvidia"
     _text(driver / "version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver_version}  (dynamig emulator)\n")
     _text(driver / "params", "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n")
@@ -98,11 +100,7 @@ def write_proc(root: Path, gpus: list[TreeGpu], majors: Majors, driver_version: 
         root / "modules",
         "nvidia_uvm 1544192 0 - Live 0x0000000000000000\nnvidia 56860672 1 nvidia_uvm, Live 0x0000000000000000\n",
     )
-    _text(root / "sys/kernel/random/boot_id", "")
-
-
-def write_boot_id(root: Path, boot_id: str) -> None:
-    (root / "sys/kernel/random/boot_id").write_text(boot_id + "\n")
+    _text(root / "sys/kernel/random/boot_id", boot_id + "\n")
 
 
 def new_boot_id() -> str:
