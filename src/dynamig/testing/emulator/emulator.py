@@ -5,16 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from dynamig.errors import Conflict, Refused, Unavailable
-from dynamig.testing.emulator import ending, faults, latency, layout, making, tree, usage
-from dynamig.testing.emulator.faults import NvmlReturn, SeenFault, TracedCall
+from dynamig.errors import Refused, Unavailable
+from dynamig.testing.emulator import calllog, ending, faults, latency, layout, making, tree, usage
+from dynamig.testing.emulator.calllog import LeftOut, TracedCall
+from dynamig.testing.emulator.faults import NvmlReturn, SeenFault
 from dynamig.testing.emulator.geometry import load_geometry
 from dynamig.testing.emulator.library import foreign_instance, known_call, refusal, switch_mig
 from dynamig.testing.emulator.node import (
@@ -26,6 +27,7 @@ from dynamig.testing.emulator.node import (
     locked,
     read_models,
     read_node,
+    reason,
     remedy,
 )
 from dynamig.testing.emulator.seen import SeenNode, seen_node
@@ -63,7 +65,7 @@ class Emulator:
         GPU UUIDs follow from the seed and the absolute path, so two nodes never share one.
         Raises Refused UNKNOWN_MODEL, INCOMPLETE_MODEL, BAD_GPUS, BAD_VERSION; Conflict NODE_EXISTS,
         DIRECTORY_NOT_EMPTY;
-        PATH_TOO_LONG, BAD_SEED.
+        BAD_PATH, PATH_TOO_LONG, BAD_SEED; Unavailable NODE_UNWRITABLE.
         """
         keys = making.parse_gpus(gpus) if isinstance(gpus, str) else list(gpus)
         catalog = load_geometry(geometry)
@@ -79,19 +81,12 @@ class Emulator:
         )
         if not 0 <= seed < 2**64:
             raise Refused("BAD_SEED", f"seed {seed}", "0 to 2**64 - 1")
-        if any((self.directory / part).exists() for part in ("state", "proc", "dev", "sys")):
-            what = f"{self.directory} is already an emulated node, or part of one"
-            raise Conflict("NODE_EXISTS", what, "remove it, or choose another")
-        if self.directory.is_dir() and any(self.directory.iterdir()):
-            what = f"{self.directory} holds other files, which a node's would be mixed with"
-            raise Conflict("DIRECTORY_NOT_EMPTY", what, "choose an empty directory, or a new one")
-        if len(os.fsencode(self.directory.absolute())) > layout.LONGEST_PATH:
-            what = f"the path of {self.directory.name} has more than {layout.LONGEST_PATH} bytes, which no client takes"
-            raise Refused("PATH_TOO_LONG", what, "choose a shorter one")
         try:
+            making.refuse_place(self.directory)
             making.make_node(self.directory, plan)
         except OSError as error:
-            raise Unavailable("NODE_UNWRITABLE", f"{self.directory}: {error}", remedy(error)) from error
+            what = f"no node can be made in {self.directory}: {reason(error)}"
+            raise Unavailable("NODE_UNWRITABLE", what, remedy(error)) from error
         return self.show()
 
     # ---- looking
@@ -107,43 +102,24 @@ class Emulator:
                     boot_id_follows(self.directory, read_node(self.directory).head)
         return seen_node(self.directory)
 
-    def trace(self) -> list[TracedCall]:
-        """All calls so far, oldest first; empty if the node keeps no trace."""
+    def trace(self, *, left_out: LeftOut = warnings.warn) -> list[TracedCall]:
+        """All calls so far, oldest first; empty if the node keeps no trace. `left_out` is told of damaged lines."""
         read_node(self.directory)
-        if not (path := self.directory / "trace").exists():
-            return []
-        with files_of(self.directory), path.open(errors="replace") as lines:
-            return list(faults.parse_trace(lines, self.directory))
+        return calllog.read(self.directory, left_out)
 
-    def follow(self, *, poll: float = 0.05) -> Iterator[TracedCall]:
-        """Calls as they happen, from now on, without end."""
-        path = self._trace_file()
-        with files_of(self.directory):
-            lines = path.open(errors="replace")
-        with lines:
-            lines.seek(0, os.SEEK_END)
-            kept = ""
-            while True:
-                kept += lines.readline()
-                if kept.endswith("\n"):
-                    yield from faults.parse_trace([kept], self.directory)
-                    kept = ""
-                else:
-                    time.sleep(poll)
+    def follow(self, *, poll: float = 0.05, left_out: LeftOut = warnings.warn) -> Iterator[TracedCall]:
+        """Calls as they happen, from now on, without end, whoever clears the trace meanwhile."""
+        read_node(self.directory)
+        return calllog.follow(self.directory, poll, left_out)
 
     def clear_trace(self) -> None:
-        with files_of(self.directory):
-            os.truncate(self._trace_file(), 0)
-
-    def _trace_file(self) -> Path:
+        """Raises Refused NO_TRACE, as `follow`, if the node keeps none."""
         read_node(self.directory)
-        if not (path := self.directory / "trace").exists():
-            raise Refused("NO_TRACE", f"{self.directory} keeps no trace", f"touch {path}: clients then write to it")
-        return path
+        calllog.clear(self.directory)
 
-    def counters(self) -> Mapping[str, int]:
+    def counters(self, *, left_out: LeftOut = warnings.warn) -> Mapping[str, int]:
         """Calls per symbol since the trace was cleared."""
-        return Counter(call.call for call in self.trace())
+        return Counter(call.call for call in self.trace(left_out=left_out))
 
     # ---- faults
 

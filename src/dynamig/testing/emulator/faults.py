@@ -1,24 +1,18 @@
-"""Faults, the call log and return codes: what the control side orders and reads while clients run."""
+"""Faults and return codes: what the control side orders and reads while clients run."""
 
 from __future__ import annotations
 
 import ctypes
-import json
-import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import layout
 from dynamig.testing.emulator.node import append, files_of, locked
-
-_log = logging.getLogger(__name__)
 
 
 class NvmlReturn(IntEnum):
@@ -70,18 +64,6 @@ class NvmlReturn(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TracedCall:
-    """One line of the call log. `time`: seconds since the epoch; `us`: microseconds; handles as trace.c spells them."""
-
-    time: float
-    pid: int
-    call: str
-    args: Mapping[str, Any]
-    result: int
-    us: int
-
-
-@dataclass(frozen=True, slots=True)
 class SeenFault:
     """An ordered fault. `kind`: fail, delay or hang; `seen`: matching calls so far; times in microseconds.
 
@@ -113,8 +95,10 @@ class SeenFault:
         return NvmlReturn(self.code).name if known else str(self.code)
 
     def _times(self) -> str:
-        spread = f", {'a tail of mean' if self.tail else 'up to'} {self.jitter_us} us more" if self.jitter_us else ""
-        return f"by {self.delay_us} us{spread}"
+        spread = (
+            f", {'a tail of mean' if self.tail else 'up to'} {duration(self.jitter_us)} more" if self.jitter_us else ""
+        )
+        return f"by {duration(self.delay_us)}{spread}"
 
 
 _KINDS = {layout.FAULT_FAIL: "fail", layout.FAULT_DELAY: "delay", layout.FAULT_HANG: "hang"}
@@ -148,6 +132,12 @@ def parse_duration(text: str) -> float:
     return float(match["number"]) * _MICROSECONDS[match["unit"]] / 1_000_000
 
 
+def duration(us: int) -> str:
+    """As `parse_duration` takes it, exactly, with at most three decimals: `800ms`, `1.5s`, `250us`."""
+    unit = "s" if us >= 10**6 and us % 1000 == 0 else "ms" if us >= 1000 or us == 0 else "us"
+    return f"{us / _MICROSECONDS[unit]:.3f}".rstrip("0").rstrip(".") + unit
+
+
 def order_fault(directory: Path, fault: layout.Fault) -> None:
     """The fault is in force for every call that begins after this one returns."""
     path = directory / "state" / "faults"
@@ -177,40 +167,3 @@ def read_faults(directory: Path) -> list[layout.Fault]:
 def clear_faults(directory: Path) -> None:
     with locked(directory / "state" / "faults") as descriptor:
         os.ftruncate(descriptor, 0)
-
-
-_BEGINS = '{"t":'
-"""How a line of the call log begins (emulator/src/trace.c). No text inside one can: quotes are left out of those."""
-
-
-def parse_trace(lines: Iterable[str], directory: Path) -> Iterator[TracedCall]:
-    """What a full disk has torn is left out, with a word on standard error.
-
-    Raises Refused BAD_TRACE with the line that is something else.
-    """
-    for number, line in enumerate(lines, 1):
-        at = max(line.rfind(_BEGINS), 0)  # another line follows a torn one at once
-        call = _traced_call(line[at:])
-        torn = [line[:at]] if call else [line[:at], line[at:].rstrip("\n")]
-        if not all(map(_is_torn, torn)):
-            clear = f"dynamig emulator trace {directory} --clear"
-            raise Refused("BAD_TRACE", f"{directory / 'trace'}: line {number} is not a call", clear)
-        if any(torn):
-            _log.warning(
-                "%s: line %d is torn, as a full disk leaves it: a call is missing", directory / "trace", number
-            )
-        if call:
-            yield call
-
-
-def _is_torn(text: str) -> bool:
-    """A beginning of a line of the log, or nothing."""
-    return text.startswith(_BEGINS) or _BEGINS.startswith(text)
-
-
-def _traced_call(line: str) -> TracedCall | None:
-    try:
-        record = json.loads(line)
-        return TracedCall(record["t"], record["pid"], record["call"], record["args"], record["result"], record["us"])
-    except (ValueError, KeyError, TypeError):
-        return None

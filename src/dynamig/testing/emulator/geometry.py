@@ -144,16 +144,19 @@ def load_geometry(path: Path | None = None) -> Catalog:
 
     Raises Refused BAD_GEOMETRY if the file cannot be read or contradicts itself.
     """
-    return _load((path or SHIPPED).resolve())
+    named = (path or SHIPPED).resolve()
+    try:
+        return _load(named, named.read_bytes())
+    except OSError as error:
+        raise Refused("BAD_GEOMETRY", f"{named}: {error.strerror}", "name a file that can be read") from error
 
 
 @lru_cache(maxsize=8)
-def _load(path: Path) -> Catalog:
+def _load(path: Path, content: bytes) -> Catalog:
+    """Of the content, so that a file which has been written anew is read anew."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        document = yaml.load(path.read_text(), Loader=loader)
-    except OSError as error:
-        raise Refused("BAD_GEOMETRY", f"{path}: {error.strerror}", "name a file that can be read") from error
+        document = yaml.load(content.decode(), Loader=loader)
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise Refused("BAD_GEOMETRY", f"{path} is not YAML: {error}", f"{SHIPPED} shows the format") from error
     entries = document.get("gpus") if isinstance(document, dict) else None
@@ -224,6 +227,8 @@ def _model(path: Path, key: str, entry: Mapping[str, Any]) -> GpuModel:
     assert capability is not None  # _missing() asked for it
     one_slice = min((p["sms"] for p in entry["profiles"] if p["compute_slices"] == 1), default=None)
     big_slice = max((p["sms"] for p in entry["profiles"] if p["compute_slices"] == 1), default=None)
+    if unlike := "; ".join(_unlike(entry["profiles"])):
+        raise Refused("BAD_GEOMETRY", f"{path}: {key}: {unlike}", "correct the entry")
     clocks = entry.get("max_clocks_mhz") or {}
     model = GpuModel(
         key=key,
@@ -243,6 +248,14 @@ def _model(path: Path, key: str, entry: Mapping[str, Any]) -> GpuModel:
     )
     _check(path, model)
     return model
+
+
+def _unlike(profiles: list[Mapping[str, Any]]) -> Iterator[str]:
+    """A size in memory slices that is told twice, and not alike."""
+    for profile in profiles:
+        slices, size = profile["memory_slices"], profile["placements"]["size"]
+        if slices != size:
+            yield f"{profile['name']}: {slices} memory slices, but placements of {size}"
 
 
 def _profile(entry: Mapping[str, Any], one_slice: int | None, big_slice: int | None) -> Profile:
@@ -310,6 +323,7 @@ def _check(path: Path, model: GpuModel) -> None:
     """What cannot be a GPU is refused here, so that the library need not doubt its data."""
     problems = [
         *_duplicates(model),
+        *_names_that_break_lines(model),
         *_too_long(model),
         *(
             f"{p.name}: placement {s}:{p.memory_slices} leaves the GPU"
@@ -317,7 +331,7 @@ def _check(path: Path, model: GpuModel) -> None:
             for s in _outside(p, model)
         ),
         *(f"{p.name}: no compute profile fills it" for p in model.profiles if not _fillable(p)),
-        *(problem for p in model.profiles for problem in _wrong_starts(p)),
+        *(problem for p in model.profiles for problem in (*_wrong_starts(p), *_more_than_there_is(p, model))),
     ]
     if not 1 <= model.memory_slices <= MAX_SLICES or not 1 <= model.compute_slices <= MAX_SLICES:
         problems.append(f"slices must be 1..{MAX_SLICES}")
@@ -336,6 +350,42 @@ def _duplicates(model: GpuModel) -> Iterator[str]:
         ("profile name", [p.name for p in model.profiles]),
     ):
         yield from (f"{what} {v} appears twice" for v in sorted(set(values)) if values.count(v) > 1)
+
+
+def _names_that_break_lines(model: GpuModel) -> Iterator[str]:
+    """Clients print names in lines of text. Other odd characters stay: a client has to live with what NVML says."""
+    for name in (model.product, *(p.name for p in model.profiles)):
+        if not name.isprintable():
+            yield f"the name {name!r} has a character that cannot be printed"
+
+
+def _more_than_there_is(profile: Profile, model: GpuModel) -> Iterator[str]:
+    """What one instance takes, and as many as the profile allows side by side, against what the GPU has."""
+    most = profile.max_instances
+    if most == 0:
+        yield f"{profile.name}: max_instances 0 is a profile that nobody can use: leave it out"
+    elif most > (beside := _side_by_side(profile)):
+        yield f"{profile.name}: max_instances {most}, but its placements leave room for {beside}"
+    for what, one, there in (
+        ("compute slices", profile.compute_slices, model.compute_slices),
+        ("multiprocessors", profile.multiprocessors, model.multiprocessors),
+        ("MiB", profile.memory_mib, model.memory_mib),
+    ):
+        if max(most, 1) * one > there:
+            yield f"{profile.name}: {max(most, 1)} x {one} {what}, of the GPU's {there}"
+    for inside in profile.compute_profiles:
+        if inside.multiprocessors > profile.multiprocessors:
+            where = f"{profile.name}: compute profile {inside.id}"
+            yield f"{where}: {inside.multiprocessors} multiprocessors, of {profile.multiprocessors}"
+
+
+def _side_by_side(profile: Profile) -> int:
+    """How many placements of the profile do not overlap: the first that fits, again and again, is the most."""
+    count, free_from = 0, 0
+    for start in sorted(profile.starts):
+        if start >= free_from:
+            count, free_from = count + 1, start + profile.memory_slices
+    return count
 
 
 def _too_long(model: GpuModel) -> Iterator[str]:

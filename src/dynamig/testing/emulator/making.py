@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -9,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from dynamig.errors import Refused
+from dynamig.errors import Conflict, Refused
 from dynamig.testing.emulator import layout, tree
 from dynamig.testing.emulator.geometry import ComputeProfile, GpuModel, Profile
 
@@ -57,6 +58,24 @@ def parse_gpus(text: str) -> list[str]:
             raise Refused("BAD_GPUS", f"{text!r} asks for more GPUs than the driver's table has", _AT_MOST)
         keys += [match["key"]] * count
     return keys
+
+
+def refuse_place(directory: Path) -> None:
+    """Raises Conflict NODE_EXISTS, DIRECTORY_NOT_EMPTY, Refused BAD_PATH, PATH_TOO_LONG; OSError."""
+    path = os.fsencode(directory.absolute())
+    try:
+        path.decode()
+    except UnicodeDecodeError as error:
+        raise Refused("BAD_PATH", f"the path {path!r} is not UTF-8", "choose another, clients print it") from error
+    if len(path) > layout.LONGEST_PATH:
+        what = f"the path of {directory.name} has more than {layout.LONGEST_PATH} bytes, which no client takes"
+        raise Refused("PATH_TOO_LONG", what, "choose a shorter one")
+    if any((directory / part).exists() for part in ("state", "proc", "dev", "sys")):
+        what = f"{directory} is already an emulated node, or part of one"
+        raise Conflict("NODE_EXISTS", what, "remove it, or choose another")
+    if directory.is_dir() and any(directory.iterdir()):
+        what = f"{directory} holds other files, which a node's would be mixed with"
+        raise Conflict("DIRECTORY_NOT_EMPTY", what, "choose an empty directory, or a new one")
 
 
 def make_node(directory: Path, plan: Plan) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dynamig.errors import Refused, Unavailable
-from dynamig.testing.emulator import layout
+from dynamig.testing.emulator import layout, sound
 
 H = TypeVar("H", layout.NodeHead, layout.ModelsHead)
 S = TypeVar("S", layout.Gpu, layout.Model)
@@ -41,17 +41,27 @@ class Node:
         return bytes(self.head) + b"".join(bytes(gpu) for gpu in self.gpus)
 
 
-def parse_node(data: bytes, directory: Path) -> Node:
-    """Raises Refused NOT_A_NODE if the bytes are something else, cut short, or of another layout version."""
+def read_node(directory: Path) -> Node:
+    """Raises Refused NOT_A_NODE if the files are something else, cut short, damaged, or of another layout version."""
+    models, data = read_models(directory), _read(directory, "node")
     head = _head(layout.NodeHead, layout.NODE_MAGIC, data, directory, "state/node")
     gpus = _array(layout.Gpu, head.gpu_count, data, ctypes.sizeof(head), directory, "state/node")
+    _refuse(sound.wrong_in_node(head, gpus, models), directory, "state/node")
     return Node(head, gpus)
 
 
-def parse_models(data: bytes, directory: Path) -> list[layout.Model]:
-    """The models in the order in which GPUs refer to them. Raises as `parse_node`."""
+def read_models(directory: Path) -> list[layout.Model]:
+    """The models in the order in which GPUs refer to them. Raises as `read_node`."""
+    data = _read(directory, "models")
     head = _head(layout.ModelsHead, layout.MODELS_MAGIC, data, directory, "state/models")
-    return _array(layout.Model, head.count, data, ctypes.sizeof(head), directory, "state/models")
+    models = _array(layout.Model, head.count, data, ctypes.sizeof(head), directory, "state/models")
+    _refuse(sound.wrong_in_models(models), directory, "state/models")
+    return models
+
+
+def _refuse(wrong: Iterator[str], directory: Path, name: str) -> None:
+    if (first := next(wrong, None)) is not None:
+        raise damaged(directory, f"{name}: {first}")
 
 
 def _head(kind: type[H], magic: bytes, data: bytes, directory: Path, name: str) -> H:
@@ -69,14 +79,6 @@ def _array(kind: type[S], count: int, data: bytes, at: int, directory: Path, nam
     if len(data) != at + count * step:
         raise damaged(directory, f"{name} has {len(data)} bytes, of {at + count * step}")
     return [kind.from_buffer_copy(data, at + i * step) for i in range(count)]
-
-
-def read_node(directory: Path) -> Node:
-    return parse_node(_read(directory, "node"), directory)
-
-
-def read_models(directory: Path) -> list[layout.Model]:
-    return parse_models(_read(directory, "models"), directory)
 
 
 @contextmanager
@@ -240,23 +242,56 @@ def files_of(directory: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
-        if (directory / "state" / "node").is_file():
-            raise damaged(directory, str(error)) from error
-        what = f"{directory} is not an emulated node" if directory.exists() else f"there is no {directory}"
-        raise Refused("NOT_A_NODE", what, f"dynamig emulator init {directory} --gpus ...") from error
+        raise _no_node(directory, error) from error
     except OSError as error:
-        raise Unavailable("NODE_FILES", f"the emulated node {directory}: {error}", remedy(error)) from error
+        raise Unavailable("NODE_FILES", f"the emulated node {directory}: {reason(error)}", remedy(error)) from error
+
+
+def _no_node(directory: Path, error: OSError) -> Refused:
+    if (directory / "state" / "node").is_file():
+        return damaged(directory, reason(error))
+    if not directory.exists():
+        return Refused("NOT_A_NODE", f"there is no {directory}", f"dynamig emulator init {directory} --gpus ...")
+    what = f"{directory} is not an emulated node"
+    if directory.is_dir() and not any(directory.iterdir()):
+        return Refused("NOT_A_NODE", what, f"dynamig emulator init {directory} --gpus ...")
+    return Refused("NOT_A_NODE", what, "name a directory that `dynamig emulator init` made, or init a new one")
+
+
+def reason(error: OSError) -> str:
+    """`Permission denied: '/x'`."""
+    where = f": {str(error.filename)!r}" if error.filename is not None else ""
+    return f"{error.strerror or error}{where}"
 
 
 def remedy(error: OSError) -> str:
-    """What to do about files that cannot be written or read."""
+    """What to do about files that cannot be made, written or read."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "make room on its file system"
     if error.errno == errno.EROFS:
         return "its file system is mounted read-only: use the node where it can be written to"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return "act as its owner, or choose a directory of yours"
-    return "see the reason, and whether the directory can be used"
+        return _right_to(Path(os.fsdecode(error.filename or "")))
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return "a file is where a directory has to be, or somebody makes a node there too: choose another path"
+    if error.errno in (errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP):
+        return "no directory can be made there: choose another path"
+    return "choose a directory on another file system, or see to this one"
+
+
+def _right_to(path: Path) -> str:
+    """What to do where the path may not be used: its nearest part that can be looked at tells whose it is."""
+    for part in (path, *path.parents):
+        try:
+            owner = part.stat().st_uid
+        except OSError:
+            continue
+        if owner == os.geteuid() and not os.access(part, os.R_OK | os.W_OK | (os.X_OK if part.is_dir() else 0)):
+            return f"it is yours: chmod u+rwX {part}"
+        if owner == os.geteuid():
+            break
+        return f"act as the owner of {part}, user {owner}, or choose a directory of yours"
+    return "choose a directory of yours"
 
 
 def damaged(directory: Path, what: str) -> Refused:

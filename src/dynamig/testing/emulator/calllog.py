@@ -1,0 +1,108 @@
+"""The call log, DIR/trace: one JSON object a line, which clients append (emulator/src/trace.c)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from dynamig.errors import Refused
+from dynamig.testing.emulator.node import files_of
+
+LeftOut = Callable[[str], object]
+"""Is told, in words for people, that lines were left out because they are not whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCall:
+    """One line of the call log. `time`: seconds since the epoch; `us`: microseconds; handles as trace.c spells them."""
+
+    time: float
+    pid: int
+    call: str
+    args: Mapping[str, Any]
+    result: int
+    us: int
+
+
+def parse_call(line: str) -> TracedCall | None:
+    """None for what is not a whole line of the call log: a client may be killed, or its disk full, in the middle."""
+    try:
+        record = json.loads(line)
+        call = TracedCall(record["t"], record["pid"], record["call"], record["args"], record["result"], record["us"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    numbers = isinstance(call.time, float | int) and all(type(n) is int for n in (call.pid, call.result, call.us))
+    return call if numbers and isinstance(call.call, str) and isinstance(call.args, dict) else None
+
+
+def read(directory: Path, left_out: LeftOut) -> list[TracedCall]:
+    """All calls, oldest first; empty if the node keeps no trace."""
+    if not (path := directory / "trace").exists():
+        return []
+    with files_of(directory), path.open(errors="replace") as lines:
+        parsed = list(map(parse_call, lines))
+    if torn := [number for number, call in enumerate(parsed, 1) if call is None]:
+        one = f"line {torn[0]} is not a whole call and is left out"
+        more = f"{len(torn)} lines, the first is {torn[0]}, are not whole calls and are left out"
+        anew = f"dynamig emulator trace {directory} --clear begins it anew"
+        left_out(f"{path}: {one if len(torn) == 1 else more} - {anew}")
+    return [call for call in parsed if call is not None]
+
+
+def follow(directory: Path, poll: float, left_out: LeftOut) -> Iterator[TracedCall]:
+    """Calls as they happen, from now on, without end; in whatever file the trace is by then."""
+    path = _kept(directory)
+    with files_of(directory):
+        lines: IO[bytes] = path.open("rb")
+    lines.seek(0, os.SEEK_END)
+    kept = b""
+    try:
+        while True:
+            kept += lines.readline()
+            if kept.endswith(b"\n"):
+                call, kept = parse_call(kept.decode(errors="replace")), b""
+                if call is not None:
+                    yield call
+                else:
+                    left_out(f"{path}: a line is not a whole call and is left out")
+            elif fresh := _begun_anew(path, lines):
+                lines.close()
+                lines, kept = fresh, b""
+            else:
+                time.sleep(poll)
+    finally:
+        lines.close()
+
+
+def _begun_anew(path: Path, lines: IO[bytes]) -> IO[bytes] | None:
+    """The trace from its beginning, if it is another file than the one that was read to its end, or was cut short."""
+    try:
+        now, then = path.stat(), os.fstat(lines.fileno())
+        anew = (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino) or then.st_size < lines.tell()
+        return path.open("rb") if anew else None
+    except FileNotFoundError:
+        return None  # somebody has removed it; it may come back
+
+
+def clear(directory: Path) -> None:
+    """An empty file takes the place of the log, so that who follows it can tell, and misses nothing."""
+    path = _kept(directory)
+    with files_of(directory):
+        path = path.resolve()
+        fresh = path.with_name(path.name + ".new")
+        fresh.write_bytes(b"")
+        os.chown(fresh, path.stat().st_uid, path.stat().st_gid)
+        shutil.copymode(path, fresh)
+        fresh.replace(path)
+
+
+def _kept(directory: Path) -> Path:
+    if not (path := directory / "trace").exists():
+        raise Refused("NO_TRACE", f"{directory} keeps no trace", f"touch {path}: clients then write to it")
+    return path
