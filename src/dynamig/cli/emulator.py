@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
+from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 from typer.core import TyperCommand
@@ -25,6 +26,7 @@ from dynamig.cli.output import Json, plain, show
 from dynamig.errors import Refused
 from dynamig.testing.emulator import (
     Emulator,
+    GpuModel,
     NvmlReturn,
     SeenFault,
     SeenGpu,
@@ -47,12 +49,20 @@ class NodeCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, list(args))
-        except typer.BadParameter:  # too few arguments, or one that stands in the place of another
+        except typer.BadParameter as error:  # too few arguments, or one that stands in the place of another
             chosen = os.environ.get(VARIABLE)
+            if not chosen and not self._names_node(ctx, args):
+                error.message = self._without_directory(ctx, args, error.message)
             if not chosen or self._names_node(ctx, args) or self._too_many(ctx, [chosen, *args]):
                 raise
         ctx.params.clear()
         return super().parse_args(ctx, [chosen, *args])
+
+    def _without_directory(self, ctx: Any, args: list[str], message: str) -> str:
+        """What is said of a wrong argument where no variable names the node."""
+        first = self.make_parser(ctx).parse_args(list(args))[0].get("directory")
+        taken = f"{first!r} was taken as DIR: give" if isinstance(first, str) else "Give"
+        return f"{message} {taken} the node's directory first, or set ${VARIABLE}.".strip()
 
     def _names_node(self, ctx: Any, args: list[str]) -> bool:
         """The first argument is a node's directory: then it is another one that is missing or wrong."""
@@ -131,18 +141,23 @@ def init(
 
 @app.command()
 def models(
-    geometry: Annotated[Path | None, typer.Option(help="Another file of GPU models.")] = None, json: Json = False
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Its profiles, as a client sees them.")] = None,
+    geometry: Annotated[Path | None, typer.Option(help="Another file of GPU models.")] = None,
+    json: Json = False,
 ) -> None:
-    """GPU models that can be emulated, and what the others lack."""
+    """GPU models that can be emulated, and what the others lack; or all that is known of one."""
     catalog = load_geometry(geometry)
+    if model is not None:
+        show(catalog.model(model), _model(catalog.model(model)), as_json=json)
+        return
     value = {
         "models": {key: [p.name for p in model.profiles] for key, model in catalog.models.items()},
         "incomplete": catalog.incomplete,
     }
     text = Text()
-    for key, model in sorted(catalog.models.items()):
+    for key, known in sorted(catalog.models.items()):
         text.append(f"{key:20} ", "bold").append(
-            f"{model.product}: " + ", ".join(p.name for p in model.profiles) + "\n"
+            f"{known.product}: " + ", ".join(p.name for p in known.profiles) + "\n"
         )
     for key, missing in sorted(catalog.incomplete.items()):
         text.append(f"{key:20} incomplete: {len(missing)} fields missing, first {missing[0]}\n", "dim")
@@ -151,7 +166,7 @@ def models(
 
 @app.command("show", cls=NodeCommand)
 def show_node(directory: Dir, json: Json = False) -> None:
-    """GPUs and what lives on them, and the faults that were ordered."""
+    """GPUs, what lives on them and who holds it, what was fed, and the faults that were ordered."""
     node = Emulator(directory).show()
     show(node, _tree(node), as_json=json)
 
@@ -427,6 +442,24 @@ def _line(traced: TracedCall) -> Text:
     return text.append(f" {name}", "green" if traced.result == 0 else "red").append(f" {traced.us} us", "dim")
 
 
+def _model(model: GpuModel) -> Group:
+    """Ids are those that NVML's calls take, and `nvidia-smi mig -cgi` and `-cci`."""
+    facts = f"{model.product}, {model.memory_mib} MiB, {model.multiprocessors} multiprocessors, "
+    slices = f"{model.compute_slices} compute slices and {model.memory_slices} memory slices"
+    switch = "MIG capable; a switch of MIG mode is " + ("pending until a reset" if model.reset_to_switch else "at once")
+    table = Table(box=None, header_style="bold")
+    for title in ("profile", "id", "MiB", "SMs", "count", "size", "starts", "CE/dec/enc/jpeg/ofa", "compute profiles"):
+        table.add_column(title, overflow="fold")
+    for p in model.profiles:
+        engines = (p.copy_engines, p.decoders, p.encoders, p.jpeg_engines, p.ofa_engines)
+        cuts = ", ".join(
+            f"{c.id}: {c.compute_slices}c {c.multiprocessors} SMs x{c.max_instances}" for c in p.compute_profiles
+        )
+        numbers = map(str, (p.id, p.memory_mib, p.multiprocessors, p.max_instances, p.memory_slices))
+        table.add_row(p.name, *numbers, ",".join(map(str, p.starts)), "/".join(map(str, engines)), cuts)
+    return Group(Text(facts + slices), Text(switch), table)
+
+
 def _tree(node: SeenNode) -> Tree:
     root = Tree(Text.assemble((node.directory, "bold"), f"  driver {node.driver_version}  boot {node.boot_id}"))
     for gpu in node.gpus:
@@ -435,10 +468,16 @@ def _tree(node: SeenNode) -> Tree:
             leaf = branch.add(_gi_line(gi))
             for ci in gi.compute_instances:
                 slices = f"{ci.size} compute slice{'s' * (ci.size > 1)} from {ci.start}"
-                leaf.add(Text(f"CI {ci.ci_id}  {slices}  {ci.mig_uuid}"))
+                leaf.add(Text(f"CI {ci.ci_id}  {slices}  {ci.mig_uuid}") + _held(ci.held_by))
+    if node.usage_records:
+        root.add(Text(f"usage was fed: {node.usage_records} record{'s' * (node.usage_records > 1)}"))
     for fault in node.faults:
         root.add(Text(f"{fault}; {fault.seen} seen", "yellow"))
     return root
+
+
+def _held(pids: tuple[int, ...]) -> Text:
+    return Text("  held by process " + ", ".join(map(str, pids)) if pids else "", "yellow")
 
 
 def _gpu_line(gpu: SeenGpu) -> Text:
@@ -447,9 +486,9 @@ def _gpu_line(gpu: SeenGpu) -> Text:
     text.append(f"MIG {mode[gpu.mig]}", "green" if gpu.mig else "dim")
     if gpu.mig_pending != gpu.mig:
         text.append(f" (pending {mode[gpu.mig_pending]}: reset it)", "yellow")
-    return text.append("  LOST", "red") if gpu.lost else text
+    return text.append("  LOST" * gpu.lost, "red") + _held(gpu.held_by)
 
 
 def _gi_line(gi: SeenGpuInstance) -> Text:
     text = Text.assemble((f"GI {gi.gi_id} ", "bold"), f"{gi.profile}@{gi.start}:{gi.size}")
-    return text.append("  foreign", "magenta") if gi.foreign else text
+    return text.append("  foreign" * gi.foreign, "magenta") + _held(gi.held_by)

@@ -120,7 +120,7 @@ def test_faults_are_ordered_as_asked_and_cleared(node: Path) -> None:
     assert (third.kind, third.count) == (3, 1)
     shown = run("show", node, COLUMNS="200")
     assert "fail nvmlDeviceCreate* INSUFFICIENT_RESOURCES: 2 calls from number 3 on, of GPU 1; 0 seen" in shown
-    assert "delay nvmlGpuInstanceDestroy by 1500000 us, up to 200000 us more: all calls from number 1 on" in shown
+    assert "delay nvmlGpuInstanceDestroy by 1.5s, up to 200ms more: all calls from number 1 on" in shown
     assert answer("show", node)["faults"][2] == {
         "kind": "hang", "call": "nvmlInit_v2", "code": 0, "nth": 1, "count": 1, "seen": 0, "gpu": None,
         "after": False, "delay_us": 0, "jitter_us": 0, "tail": False,
@@ -177,6 +177,54 @@ def test_models_lists_complete_and_incomplete(node: Path) -> None:
     assert "1g.10gb+me" in listed["models"]["h100-80gb-sxm5"]
     assert "device_memory_mib" in listed["incomplete"]["a800-40gb"]
     assert "h100-80gb-sxm5" in run("models")
+
+
+def test_a_model_is_shown_with_all_that_a_client_has_to_know(tmp_path: Path) -> None:
+    known = answer("models", "h100-80gb-sxm5")
+    [profile] = [p for p in known["profiles"] if p["name"] == "3g.40gb"]
+    assert (profile["id"], profile["memory_mib"], profile["max_instances"]) == (9, 40448, 2)
+    assert (profile["starts"], profile["memory_slices"]) == ([0, 4], 4)
+    assert [c["id"] for c in profile["compute_profiles"]] == [0, 1, 2]
+    text = run("models", "h100-80gb-sxm5")
+    assert "MIG capable; a switch of MIG mode is at once" in text
+    [line] = [line for line in text.splitlines() if "3g.40gb" in line]
+    assert line.split()[:7] == ["3g.40gb", "9", "40448", "60", "2", "4", "0,4"]
+    assert "pending until a reset" in run("models", "a100-40gb")
+    with pytest.raises(Refused, match="no GPU model 'h100'"):
+        run("models", "h100")
+
+
+def test_the_words_of_a_torn_call_log_do_not_stand_in_the_answer(node: Path) -> None:
+    (node / "trace").write_text('{"t":1.5,"pid":7,"call":"nvml')
+    for command, nothing in (("trace", []), ("counters", {})):
+        done = CliRunner().invoke(app, [command, str(node), "--json"])
+        assert json.loads(done.stdout) == nothing
+        assert "line 1 is not a whole call" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("show", "Missing argument 'DIR'. Give the node's directory first, or set $DYNAMIG_EMULATOR_DIR."),
+        ("reset 0", "'GPU'. '0' was taken as DIR: give the node's directory first, or set $DYNAMIG_EMULATOR_DIR."),
+        ("reset DIR", "Missing argument 'GPU'."),
+    ],
+)
+def test_a_missing_directory_is_said_to_be_one_that_a_variable_may_name(node: Path, words: str, said: str) -> None:
+    arguments = [str(node) if word == "DIR" else word for word in words.split()]
+    done = CliRunner().invoke(app, arguments, env={"DYNAMIG_EMULATOR_DIR": "", "COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert said in done.output
+    assert ("$DYNAMIG_EMULATOR_DIR" in done.output) is ("DIR." in said)
+
+
+def test_who_holds_and_what_was_fed_is_shown(node: Path) -> None:
+    assert "usage was fed" not in run("show", node)
+    Emulator(node).feed(["0 gpu0 gpu=1", "5 gpu0 gpu=0"])
+    assert answer("show", node)["usage_records"] == 2
+    assert "usage was fed: 2 records" in run("show", node)
+    Emulator(node).feed([])
+    assert answer("show", node)["usage_records"] == 0
 
 
 def test_the_trace_is_printed_one_call_a_line(node: Path) -> None:
@@ -270,7 +318,8 @@ def test_what_is_wrong_with_the_files_decides_what_to_do(node: Path) -> None:
         run("xid", node, 0, 79)
     assert full.value.next_step == "make room on its file system"
     for number, words in {
-        errno.EROFS: "mounted read-only", errno.EACCES: "act as its owner", errno.EDQUOT: "make room", errno.EIO: "see",
+        errno.EROFS: "mounted read-only", errno.EDQUOT: "make room", errno.EIO: "on another file system",
+        errno.EEXIST: "a file is where", errno.ENAMETOOLONG: "choose another path",
     }.items():  # fmt: skip
         assert words in remedy(OSError(number, ""))
 
@@ -378,8 +427,6 @@ def overwritten(path: Path) -> None:
         ("state/busy/gpu0", Path.unlink, "hold 0 gpu", "is damaged: .*busy/gpu0"),
         ("proc", shutil.rmtree, "reboot", "is damaged: .*boot_id"),
         ("state/faults", overwritten, "show", r"faults: record 1 is not a fault .*clear-faults"),
-        ("trace", overwritten, "trace", r"trace: line 1 is not a call .*--clear"),
-        ("trace", overwritten, "counters", r"trace: line 1 is not a call .*--clear"),
     ],
 )
 def test_a_damaged_node_is_told_from_none_at_all_and_from_an_older_one(

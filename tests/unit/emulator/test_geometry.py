@@ -1,5 +1,6 @@
 """GPU models as data: keys, what is missing, what contradicts itself, ways to cut an instance."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,18 @@ def changed(tmp_path: Path, **fields: object) -> Path:
         ({"profile0__compute_profiles": [
             {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 2, "starts": [0]}
         ]}, "1g.6gb: compute profile 0: 2 instances on 1 compute slices"),
+        ({"total_compute_slices": 2}, "1g.6gb: 4 x 1 compute slices, of the GPU's 2"),
+        ({"device_memory_mib": 5000}, "1g.6gb: 4 x 5952 MiB, of the GPU's 5000"),
+        ({"device_sms": 55}, "1g.6gb: 4 x 14 multiprocessors, of the GPU's 55"),
+        ({"profile1__max_instances": 0}, "1g.6gb+me: max_instances 0 is a profile that nobody can use"),
+        ({"profile0__max_instances": 5}, "1g.6gb: max_instances 5, but its placements leave room for 4"),
+        ({"profile0__memory_slices": 2}, "1g.6gb: 2 memory slices, but placements of 1"),
+        ({"profile0__name": "1g\n.6gb"}, "the name '1g\\n.6gb' has a character that cannot be printed"),
+        ({"nvidia_smi_names": ["NVIDIA\tA30"]}, "the name 'NVIDIA\\tA30' has a character that cannot be printed"),
+        ({"profile0__compute_profiles": [
+            {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 1, "starts": [0]},
+            {"nvml_profile": 1, "id": 1, "compute_slices": 1, "sms": 15, "max_instances": 1, "starts": [0]},
+        ]}, "1g.6gb: compute profile 1: 15 multiprocessors, of 14"),
         ({"total_memory_slices": 65}, "slices must be 1..64"),
         ({"power_limit_watts": 69}, "power_limit_watts: an idle GPU already takes 70"),
         ({"model": "A" * 64}, "the key has more than 63 characters"),
@@ -182,3 +195,11 @@ def test_what_is_no_geometry_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(Refused, match="BAD_GEOMETRY"):
         load_geometry(tmp_path / "x.yaml")
+
+
+def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    """Also one of the same size, in the same instant of a coarse clock."""
+    for slots in (3, 4, 3):
+        path = changed(tmp_path, profile0__max_instances=slots)
+        os.utime(path, (0, 0))
+        assert load_geometry(path).models["a30-24gb"].profile("1g.6gb").max_instances == slots

@@ -55,3 +55,12 @@ def test_a_misspelt_call_is_refused_with_what_is_near(library: Path, call: str, 
 def test_a_symbol_that_answers_no_code_is_refused(library: Path) -> None:
     with pytest.raises(Refused, match="nvmlErrorString answers a text"):
         known_call("nvmlErrorString", library)
+
+
+def test_a_pattern_of_nothing_is_told_what_begins_as_it_does(library: Path) -> None:
+    with pytest.raises(Refused, match=r"no call of NVML fits 'nvmlDeviceZ\?\?\?\?\?\?\?\?\?\?\?\?\?\?\?\*'") as told:
+        known_call("nvmlDeviceZ???????????????*", library)
+    assert told.value.next_step.startswith("with nvmlDevice begin nvmlDeviceGetCount_v2, nvmlDeviceGetName; ")
+    with pytest.raises(Refused, match=r"no call of NVML fits 'foo\*'") as told:
+        known_call("foo*", library)
+    assert told.value.next_step.startswith("name one as nvmlDeviceGetCount_v2, or a pattern as nvmlDevice*; ")

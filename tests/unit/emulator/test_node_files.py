@@ -1,13 +1,20 @@
 """A node's directory as init leaves it, and as reboot and faults change it; no library needed."""
 
+import fcntl
+import os
 import resource
+import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dynamig.errors import Conflict, Refused, Unavailable
 from dynamig.testing.emulator import Emulator, NvmlReturn, layout, making, parse_duration
+from dynamig.testing.emulator.faults import duration
+from dynamig.testing.emulator.node import BOOT_ID, holders
 
 
 @pytest.fixture
@@ -205,7 +212,153 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize("text", ["0ms", "1us", "999us", "800ms", "1.5s", "1000.001ms", "4294967.295ms", "4294s"])
+def test_a_duration_is_shown_as_it_is_taken(text: str) -> None:
+    assert duration(round(parse_duration(text) * 1e6)) == text
+
+
 @pytest.mark.parametrize("text", ["800", "1 s", "-1s", "1h", ""])
 def test_other_durations_are_refused(text: str) -> None:
     with pytest.raises(Refused, match="BAD_DURATION"):
         parse_duration(text)
+
+
+# ---- files, locks and tables
+
+
+def test_what_is_replaced_can_be_read_by_everybody_whatever_the_umask(emulator: Emulator) -> None:
+    umask = os.umask(0o077)
+    try:
+        emulator.reboot()
+    finally:
+        os.umask(umask)
+    for path in (emulator.directory / "state/node", emulator.directory / BOOT_ID):
+        assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_who_holds_a_file_has_a_shared_lock_and_no_other() -> None:
+    """A writer's exclusive lock is no program on the GPU. In memory, whose files /proc/locks names as stat does."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert holders(Path(file.name)) == [os.getpid()]
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert holders(Path(file.name)) == []
+
+
+def test_what_is_destroyed_while_somebody_waits_to_hold_it_is_not_held(emulator: Emulator) -> None:
+    """The destroyer has the lock; who wants to hold is in its queue, and then has a file that is no more."""
+    path, told = emulator.directory / "state/busy/gpu0", []
+
+    def hold() -> None:
+        try:
+            with emulator.hold(0):
+                told.append("held")
+        except Refused as refused:
+            told.append(refused.code)
+
+    waiting = threading.Thread(target=hold)
+    with path.open() as destroyer:
+        fcntl.flock(destroyer, fcntl.LOCK_EX)
+        waiting.start()
+        while sum(_opens(path)) < 2:
+            waiting.join(0.01)
+        path.unlink()
+        fcntl.flock(destroyer, fcntl.LOCK_UN)
+        waiting.join()
+    assert told == ["NO_SUCH_INSTANCE"]
+
+
+def _opens(path: Path) -> list[bool]:
+    """For each descriptor of this process, whether it is of the file."""
+    numbers = Path("/proc/self/fd").iterdir()
+    return [number.is_symlink() and os.path.realpath(number) == os.path.realpath(path) for number in numbers]
+
+
+def test_the_capability_table_has_room_for_a_model_that_is_cut_finer_than_the_kernels(tmp_path: Path) -> None:
+    document = yaml.safe_load((Path(__file__).parents[3] / "src/dynamig/testing/geometry.yaml").read_text())
+    [entry] = [gpu for gpu in document["gpus"] if gpu["model"] == "A30 24GB"]
+    [whole] = [profile for profile in entry["profiles"] if profile["compute_slices"] == 4]
+    entry.update(total_compute_slices=12, profiles=[whole | {"compute_slices": 12, "compute_profiles": [
+        {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 4, "max_instances": 12, "starts": list(range(12))},
+        {"nvml_profile": 9, "id": 9, "compute_slices": 12, "sms": whole["sms"], "max_instances": 1, "starts": [0]},
+    ]}])  # fmt: skip
+    (tmp_path / "g.yaml").write_text(yaml.safe_dump({"gpus": [entry]}))
+    Emulator(tmp_path / "node").init("a30-24gb", geometry=tmp_path / "g.yaml")
+    minors = (tmp_path / "node/proc/driver/nvidia-caps/mig-minors").read_text()
+    assert "gpu0/gi0/ci11/access" in minors
+    assert "gpu0/gi0/ci12/access" not in minors
+
+
+# ---- places where no node can be made, and files that may not be touched
+
+
+@pytest.mark.parametrize(
+    ("place", "said", "next_step"),
+    [
+        ("file", "File exists: ", "a file is where a directory has to be"),
+        ("file/node", "Not a directory: ", "a file is where a directory has to be"),
+        ("/proc/x", "No such file or directory: '/proc/x'", "no directory can be made there: choose another path"),
+        ("x" * 300, "File name too long: ", "no directory can be made there: choose another path"),
+    ],
+)
+def test_a_place_that_takes_no_directory_is_named_with_the_reason(
+    tmp_path: Path, place: str, said: str, next_step: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match="no node can be made in ") as told:
+        Emulator(tmp_path / place).init("a30-24gb")
+    assert said in told.value.what
+    assert "Errno" not in told.value.what
+    assert told.value.next_step.startswith(next_step)
+
+
+def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"x\\xff1' is not UTF-8 \[BAD_PATH\]|BAD_PATH"):
+        Emulator(tmp_path / os.fsdecode(b"x\xff1")).init("a30-24gb")
+    assert list(tmp_path.iterdir()) == []
+
+
+def as_nobody(work: Callable[[], object]) -> list[str]:
+    """What and next step of the Unavailable that an ordinary user meets."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        if os.geteuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        try:
+            work()
+        except Unavailable as told:
+            os.write(writing, f"{told.what}\n{told.next_step}".encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        said = answer.read().splitlines()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it becomes another user")
+def test_whose_a_directory_is_and_what_to_do_about_it_is_said() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:
+        closed, own = Path(root) / "closed", Path(root) / "own"
+        closed.mkdir(mode=0o700)
+        Path(root).chmod(0o755)
+        what, next_step = as_nobody(lambda: Emulator(closed / "x").init("a30-24gb"))
+        assert what.startswith(f"no node can be made in {closed}/x: Permission denied: ")
+        assert next_step == f"act as the owner of {closed}, user 0, or choose a directory of yours"
+        own.mkdir()
+        os.chown(own, 65534, 65534)
+        assert as_nobody(lambda: Emulator(own).init("a30-24gb")) == []
+        (own / "state").chmod(0o500)
+        what, next_step = as_nobody(lambda: Emulator(own).lose(0))
+        assert "Permission denied: " in what
+        assert next_step == f"it is yours: chmod u+rwX {own}/state"
+        for part in ("sys", "proc"):  # what the user could not take away is root's to remove
+            assert (own / part).is_dir()
+
+
+def test_a_directory_with_other_things_is_not_told_to_become_a_node(tmp_path: Path) -> None:
+    (tmp_path / "object.o").touch()
+    with pytest.raises(Refused, match="is not an emulated node") as told:
+        Emulator(tmp_path).show()
+    assert told.value.next_step == "name a directory that `dynamig emulator init` made, or init a new one"

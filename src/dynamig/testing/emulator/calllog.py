@@ -59,8 +59,12 @@ def follow(directory: Path, poll: float, left_out: LeftOut) -> Iterator[TracedCa
     """Calls as they happen, from now on, without end; in whatever file the trace is by then."""
     path = _kept(directory)
     with files_of(directory):
-        lines: IO[bytes] = path.open("rb")
+        lines = path.open("rb")
     lines.seek(0, os.SEEK_END)
+    return _calls(path, lines, poll, left_out)
+
+
+def _calls(path: Path, lines: IO[bytes], poll: float, left_out: LeftOut) -> Iterator[TracedCall]:
     kept = b""
     try:
         while True:

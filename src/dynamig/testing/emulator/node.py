@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,11 +167,30 @@ def locked(path: Path) -> Iterator[int]:
 
 
 def holders(path: Path) -> list[int]:
-    """Pids with a shared flock on the file; none where /proc/locks names the device otherwise than stat."""
-    status = path.stat()
+    """Pids with a shared flock on the file, which may be gone; see `shared_locks`."""
+    return list(held_by(path, shared_locks()))
+
+
+def shared_locks() -> Mapping[str, list[int]]:
+    """Pids with a shared flock, by device and inode as /proc/locks names them; only of this pid namespace.
+
+    Some file systems (btrfs, overlay) are named otherwise there than by stat: of their files nobody is found.
+    """
+    found: dict[str, set[int]] = {}
+    for words in map(str.split, Path("/proc/locks").read_text().splitlines()):
+        if words[1] == "FLOCK" and words[3] == "READ" and int(words[4]) > 0:
+            found.setdefault(words[5], set()).add(int(words[4]))
+    return {file: sorted(pids) for file, pids in found.items()}
+
+
+def held_by(path: Path, locks: Mapping[str, list[int]]) -> tuple[int, ...]:
+    """Who of `shared_locks` holds the file; nobody holds one that is gone."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return ()
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    found = (line.split() for line in Path("/proc/locks").read_text().splitlines())
-    return sorted({int(words[4]) for words in found if words[1] == "FLOCK" and words[3] == "READ" and device in words})
+    return tuple(locks.get(device, ()))
 
 
 def is_locked(path: Path) -> bool:

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import ctypes
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dynamig.testing.emulator import layout
+from dynamig.testing.emulator.ending import busy_name
 from dynamig.testing.emulator.faults import SeenFault, read_faults, seen_fault
-from dynamig.testing.emulator.node import read_models, read_node
+from dynamig.testing.emulator.node import held_by, read_models, read_node, shared_locks
+from dynamig.testing.emulator.usage import fed_records
 
 _UUIDS_OF_THEIR_OWN = 470  # driver branch
 
 
 @dataclass(frozen=True, slots=True)
 class SeenComputeInstance:
-    """A compute instance; `start` and `size` in compute slices of its GPU instance."""
+    """A compute instance; `start` and `size` in compute slices of its GPU instance.
+
+    `held_by`, here and below: pids of programs on just this, as far as `node.shared_locks` finds them.
+    """
 
     ci_id: int
     profile_id: int
     start: int
     size: int
     mig_uuid: str
+    held_by: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,7 @@ class SeenGpuInstance:
     start: int
     size: int
     foreign: bool
+    held_by: tuple[int, ...]
     compute_instances: tuple[SeenComputeInstance, ...]
 
 
@@ -52,13 +60,14 @@ class SeenGpu:
     mig: bool
     mig_pending: bool
     lost: bool
+    held_by: tuple[int, ...]
     memory_slices: int
     gpu_instances: tuple[SeenGpuInstance, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """`revision` counts changes; equal revisions mean equal nodes."""
+    """`revision` counts changes; equal revisions mean equal GPUs. `usage_records`: how many were fed last."""
 
     directory: str
     driver_version: str
@@ -66,6 +75,7 @@ class SeenNode:
     revision: int
     gpus: tuple[SeenGpu, ...]
     faults: tuple[SeenFault, ...]
+    usage_records: int
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,19 +84,32 @@ class SeenNode:
 def seen_node(directory: Path) -> SeenNode:
     """Everything that lives on the node now, in one consistent picture."""
     node, models = read_node(directory), read_models(directory)
-    branch = node.head.driver_branch
+    seeing = _Seeing(directory, shared_locks(), node.head.driver_branch)
     return SeenNode(
         directory=str(directory),
         driver_version=node.head.driver_version.decode(),
         boot_id=node.head.boot_id.decode(),
         revision=node.head.revision,
-        gpus=tuple(_seen_gpu(i, gpu, models[gpu.model], branch) for i, gpu in enumerate(node.gpus)),
+        gpus=tuple(_seen_gpu(i, gpu, models[gpu.model], seeing) for i, gpu in enumerate(node.gpus)),
         faults=tuple(map(seen_fault, read_faults(directory))),
+        usage_records=fed_records(directory),
     )
 
 
-def _seen_gpu(index: int, gpu: layout.Gpu, model: layout.Model, branch: int) -> SeenGpu:
-    instances = [_seen_gi(gpu, gi, model, branch) for gi in gpu.gis[: gpu.gi_count]]
+@dataclass(frozen=True, slots=True)
+class _Seeing:
+    """What looking at any part of the node needs."""
+
+    directory: Path
+    locks: Mapping[str, list[int]]
+    branch: int
+
+    def held_by(self, gpu: int, gi_id: int | None = None, ci_id: int | None = None) -> tuple[int, ...]:
+        return held_by(self.directory / "state/busy" / busy_name(gpu, gi_id, ci_id), self.locks)
+
+
+def _seen_gpu(index: int, gpu: layout.Gpu, model: layout.Model, seeing: _Seeing) -> SeenGpu:
+    instances = [_seen_gi(index, gpu, gi, model, seeing) for gi in gpu.gis[: gpu.gi_count]]
     return SeenGpu(
         index=index,
         uuid=gpu.uuid.decode(),
@@ -97,14 +120,17 @@ def _seen_gpu(index: int, gpu: layout.Gpu, model: layout.Model, branch: int) -> 
         mig=bool(gpu.mig_current),
         mig_pending=bool(gpu.mig_pending),
         lost=bool(gpu.lost),
+        held_by=seeing.held_by(index),
         memory_slices=model.memory_slices,
         gpu_instances=tuple(sorted(instances, key=lambda gi: gi.start)),
     )
 
 
-def _seen_gi(gpu: layout.Gpu, gi: layout.GpuInstance, model: layout.Model, branch: int) -> SeenGpuInstance:
+def _seen_gi(
+    index: int, gpu: layout.Gpu, gi: layout.GpuInstance, model: layout.Model, seeing: _Seeing
+) -> SeenGpuInstance:
     profile = model.profiles[gi.profile]
-    inside = [_seen_ci(ci, profile, _mig_uuid(gpu, ci, branch)) for ci in gpu.cis[: gpu.ci_count] if ci.gi_id == gi.id]
+    inside = [_seen_ci(index, gpu, ci, profile, seeing) for ci in gpu.cis[: gpu.ci_count] if ci.gi_id == gi.id]
     return SeenGpuInstance(
         gi_id=gi.id,
         profile_id=profile.id,
@@ -112,6 +138,7 @@ def _seen_gi(gpu: layout.Gpu, gi: layout.GpuInstance, model: layout.Model, branc
         start=gi.start,
         size=profile.memory_slices,
         foreign=bool(gi.flags & layout.GI_FOREIGN),
+        held_by=seeing.held_by(index, gi.id),
         compute_instances=tuple(sorted(inside, key=lambda ci: ci.ci_id)),
     )
 
@@ -123,6 +150,15 @@ def _mig_uuid(gpu: layout.Gpu, ci: layout.ComputeInstance, branch: int) -> str:
     return "MIG-" + str(uuid.UUID(bytes=ctypes.string_at(ci.uuid, 16)))
 
 
-def _seen_ci(ci: layout.ComputeInstance, parent: layout.GiProfile, mig_uuid: str) -> SeenComputeInstance:
+def _seen_ci(
+    index: int, gpu: layout.Gpu, ci: layout.ComputeInstance, parent: layout.GiProfile, seeing: _Seeing
+) -> SeenComputeInstance:
     profile = parent.ci_profiles[ci.profile]
-    return SeenComputeInstance(ci.id, profile.id, ci.start, profile.slices, mig_uuid)
+    return SeenComputeInstance(
+        ci_id=ci.id,
+        profile_id=profile.id,
+        start=ci.start,
+        size=profile.slices,
+        mig_uuid=_mig_uuid(gpu, ci, seeing.branch),
+        held_by=seeing.held_by(index, ci.gi_id, ci.id),
+    )

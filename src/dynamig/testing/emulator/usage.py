@@ -22,7 +22,7 @@ from pathlib import Path
 
 from dynamig.errors import Refused
 from dynamig.testing.emulator import layout
-from dynamig.testing.emulator.node import locked, read_node, replace
+from dynamig.testing.emulator.node import files_of, locked, read_node, replace
 
 _LINE = re.compile(r"(?P<at>\d+(\.\d+)?)\s+gpu(?P<gpu>\d+)(@(?P<start>\d+))?(?P<levels>(\s+\w+=\d+)+)")
 _ABSOLUTE = ("used", "celsius", "milliwatt")
@@ -51,6 +51,12 @@ def feed(directory: Path, records: Iterable[layout.UsageRecord]) -> None:
             record.at_us += now
         spent = [_spent(before, gpu, head.loaded_us, now) for gpu in range(head.gpu_count)]
         replace(directory / "state" / "usage", b"".join(map(bytes, [*spent, *fed])))
+
+
+def fed_records(directory: Path) -> int:
+    """How many the last feed had, in force by now or not."""
+    with files_of(directory):
+        return sum(record.start != layout.ENERGY_BEFORE for record in _fed_before(directory))
 
 
 def _fed_before(directory: Path) -> list[layout.UsageRecord]:
