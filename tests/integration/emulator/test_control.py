@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import Emulator, node
-from tests.integration.emulator.clients import open_nvml
+from tests.integration.emulator.clients import environment, open_nvml, run_python
 from tests.integration.emulator.conftest import Make
 
 
@@ -129,3 +131,45 @@ def test_who_holds_what_is_shown(make: Make) -> None:
     assert (instance.held_by, inside.held_by) == ((), me)
     [instance] = emulator.show().gpus[0].gpu_instances
     assert instance.compute_instances[0].held_by == ()
+
+
+# ---- what the README shows
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "emulator/README.md").read_text()
+
+CLIENT = """
+#include <nvml.h>
+#include <stdio.h>
+int main(void)
+{
+    unsigned count = 0;
+    int failed = nvmlInit() || nvmlDeviceGetCount(&count);
+    printf("%u\\n", count);
+    return failed || nvmlShutdown();
+}
+"""
+
+
+def test_the_client_in_python_can_be_run_again_and_again(make: Make) -> None:
+    emulator = make("h100-80gb-sxm5:2")
+    for _ in range(2):
+        run_python(emulator, README.split("```python\n")[1].split("```")[0])
+        assert emulator.show().gpus[1].gpu_instances == ()
+
+
+def test_the_line_that_compiles_a_client_in_c_does(make: Make, tmp_path: Path) -> None:
+    emulator = make("h100-80gb-sxm5:3")
+    [line] = [line.strip("`") for line in README.splitlines() if line.startswith("`cc ")]
+    (tmp_path / "client.c").write_text(CLIENT)
+    words = [word.replace("build", str(ROOT / "build"), 1) for word in shlex.split(line)]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    run = subprocess.run([tmp_path / "client"], env=environment(emulator), capture_output=True, text=True, check=True)
+    assert run.stdout == "3\n"
+
+
+def test_the_class_is_used_as_shown(make: Make) -> None:
+    emulator = make()
+    exec(README.split("```py\n")[1].split("```")[0].replace("build/box", str(emulator.directory)), {})
+    [fault] = emulator.show().faults
+    assert (fault.call, fault.code, fault.count) == ("nvmlDeviceCreate*", 19, 2)

@@ -11,6 +11,7 @@ import pytest
 
 from dynamig.errors import DynamigError, Refused
 from dynamig.testing.emulator import Emulator, layout
+from dynamig.testing.emulator.node import BOOT_ID
 
 LOOKS: list[Callable[[Emulator], object]] = [
     Emulator.show,
@@ -97,6 +98,15 @@ def test_damage_is_named_with_its_place(emulator: Emulator, change: Callable[[la
     with pytest.raises(Refused, match=said) as refused:
         emulator.show()
     assert refused.value.next_step == "remove it and init it anew"
+
+
+def test_a_node_without_a_place_for_its_boot_id_is_not_half_rebooted(emulator: Emulator) -> None:
+    state = emulator.directory / "state/node"
+    before = state.read_bytes()
+    (emulator.directory / BOOT_ID).unlink()
+    with pytest.raises(Refused, match="is damaged: .*boot_id"):
+        emulator.reboot()
+    assert state.read_bytes() == before
 
 
 # ---- the call log
