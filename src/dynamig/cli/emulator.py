@@ -193,9 +193,9 @@ def trace(
         return call in traced.call and not (failed and traced.result == 0)
 
     if follow:
-        _until_interrupted(lambda: _print_calls(filter(wanted, emulator.follow(left_out=_word)), as_json=json))
+        _until_interrupted(lambda: _print_calls(filter(wanted, emulator.follow()), as_json=json))
         return
-    calls = list(filter(wanted, emulator.trace(left_out=_word)))
+    calls = list(filter(wanted, emulator.trace()))
     if json:
         show(calls, Text(), as_json=True)
     else:
@@ -205,7 +205,7 @@ def trace(
 @app.command(cls=NodeCommand)
 def counters(directory: Dir, json: Json = False) -> None:
     """Calls per symbol since the log was cleared."""
-    counted = dict(sorted(Emulator(directory).counters(left_out=_word).items(), key=lambda item: (-item[1], item[0])))
+    counted = dict(sorted(Emulator(directory).counters().items(), key=lambda item: (-item[1], item[0])))
     lines = "\n".join(f"{count:8}  {name}" for name, count in counted.items())
     show(counted, Text(lines or "no calls"), as_json=json)
 
@@ -409,11 +409,6 @@ def _ordered(fault: SeenFault, as_json: bool) -> None:
 
 def _done(text: str, value: dict[str, Any], as_json: bool) -> None:
     show(value, Text(text), as_json=as_json)
-
-
-def _word(text: str) -> None:
-    """For people, beside an answer that is for programs."""
-    typer.echo(text, err=True)
 
 
 def _until_interrupted(work: Callable[[], object]) -> None:

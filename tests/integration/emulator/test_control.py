@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import shlex
+import signal
 import subprocess
 from pathlib import Path
 

@@ -194,14 +194,6 @@ def test_a_model_is_shown_with_all_that_a_client_has_to_know(tmp_path: Path) -> 
         run("models", "h100")
 
 
-def test_the_words_of_a_torn_call_log_do_not_stand_in_the_answer(node: Path) -> None:
-    (node / "trace").write_text('{"t":1.5,"pid":7,"call":"nvml')
-    for command, nothing in (("trace", []), ("counters", {})):
-        done = CliRunner().invoke(app, [command, str(node), "--json"])
-        assert json.loads(done.stdout) == nothing
-        assert "line 1 is not a whole call" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -114,21 +114,20 @@ def test_a_node_without_a_place_for_its_boot_id_is_not_half_rebooted(emulator: E
 CALL = '{"t":1.5,"pid":7,"call":"%s","args":{},"result":0,"us":12}\n'
 
 
-def test_lines_of_the_call_log_that_are_not_whole_are_left_out_with_a_word(emulator: Emulator) -> None:
+def test_lines_of_the_call_log_that_are_not_whole_are_left_out_with_a_word(
+    emulator: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
     log = emulator.directory / "trace"
-    said: list[str] = []
-    log.write_text(CALL % "nvmlInit_v2" + CALL[:20])
-    assert [call.call for call in emulator.trace(left_out=said.append)] == ["nvmlInit_v2"]
-    log.write_text(CALL[:20] + CALL % "torn" + CALL % "nvmlShutdown" + "[1]\n" + '{"t":1,"pid":"x"}\n')
-    assert emulator.counters(left_out=said.append) == {"nvmlShutdown": 1}
-    clear = f" - dynamig emulator trace {emulator.directory} --clear begins it anew"
-    assert said == [
-        f"{log}: line 2 is not a whole call and is left out{clear}",
-        f"{log}: 3 lines, the first is 1, are not whole calls and are left out{clear}",
+    log.write_text(
+        CALL % "nvmlInit_v2" + "[1]\n" + '{"t":1,"pid":"x"}\n' + CALL[:20] + CALL % "nvmlShutdown" + CALL[:9]
+    )
+    assert emulator.counters() == {"nvmlInit_v2": 1, "nvmlShutdown": 1}
+    log.write_bytes(b"\xff" * 1000 + b"\n" + b"[" * 10**5)
+    assert emulator.trace() == []
+    torn = [
+        f"{log}: line {number} is torn, as a full disk leaves it: a call is missing" for number in (2, 3, 4, 5, 1, 2)
     ]
-    log.write_bytes(b"\xff" * 1000)
-    with pytest.warns(UserWarning, match="line 1 is not a whole call"):
-        assert emulator.trace() == []
+    assert caplog.messages == torn
 
 
 def cut_short(emulator: Emulator) -> None:
@@ -137,12 +136,11 @@ def cut_short(emulator: Emulator) -> None:
 
 @pytest.mark.parametrize(("clear", "times"), [(Emulator.clear_trace, 3), (cut_short, 1)])
 def test_who_follows_the_call_log_misses_nothing_when_it_is_cleared(
-    emulator: Emulator, clear: Callable[[Emulator], None], times: int
+    emulator: Emulator, clear: Callable[[Emulator], None], times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = emulator.directory / "trace"
-    said: list[str] = []
     log.write_text(CALL % "before" * 10)
-    calls = emulator.follow(poll=0.001, left_out=said.append)
+    calls = emulator.follow(poll=0.001)
 
     def add(text: str) -> None:
         with log.open("a") as lines:
@@ -151,9 +149,9 @@ def test_who_follows_the_call_log_misses_nothing_when_it_is_cleared(
     with contextlib.closing(calls):  # type: ignore[type-var]
         for number in range(times):
             clear(emulator)
-            add(CALL % f"after{number}" + CALL[:9] + "\n" + CALL % "next")
+            add(CALL % f"after{number}" + CALL[:9] + CALL % "next")
             assert [next(calls).call, next(calls).call] == [f"after{number}", "next"]
-    assert said == [f"{log}: a line is not a whole call and is left out"] * times
+    assert caplog.messages == [f"{log}: a line is torn, as a full disk leaves it: a call is missing"] * times
 
 
 def test_a_cleared_log_keeps_who_may_write_to_it(emulator: Emulator) -> None:

@@ -1,12 +1,16 @@
-"""The call log, DIR/trace: one JSON object a line, which clients append (emulator/src/trace.c)."""
+"""The call log, DIR/trace: one JSON object a line, which clients append (emulator/src/trace.c).
+
+What is not a whole line, as after a full disk, is left out, with a warning of the module's logger.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -14,8 +18,10 @@ from typing import IO, Any
 from dynamig.errors import Refused
 from dynamig.testing.emulator.node import files_of
 
-LeftOut = Callable[[str], object]
-"""Is told, in words for people, that lines were left out because they are not whole."""
+_log = logging.getLogger(__name__)
+
+_BEGINS = '{"t":'
+"""How a line begins (emulator/src/trace.c). No text inside one can: quotes are left out of those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +36,18 @@ class TracedCall:
     us: int
 
 
-def parse_call(line: str) -> TracedCall | None:
-    """None for what is not a whole line of the call log: a client may be killed, or its disk full, in the middle."""
+def parse_line(line: str, place: str) -> TracedCall | None:
+    """The call of the line, or behind a torn one in it, which the next line follows at once. `place` is for people."""
+    at = max(line.rfind(_BEGINS), 0)
+    call = _parsed(line[at:])
+    if at > 0 or call is None:
+        _log.warning("%s is torn, as a full disk leaves it: a call is missing", place)
+    return call
+
+
+def _parsed(text: str) -> TracedCall | None:
     try:
-        record = json.loads(line)
+        record = json.loads(text)
         call = TracedCall(record["t"], record["pid"], record["call"], record["args"], record["result"], record["us"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -41,40 +55,33 @@ def parse_call(line: str) -> TracedCall | None:
     return call if numbers and isinstance(call.call, str) and isinstance(call.args, dict) else None
 
 
-def read(directory: Path, left_out: LeftOut) -> list[TracedCall]:
+def read(directory: Path) -> list[TracedCall]:
     """All calls, oldest first; empty if the node keeps no trace."""
     if not (path := directory / "trace").exists():
         return []
     with files_of(directory), path.open(errors="replace") as lines:
-        parsed = list(map(parse_call, lines))
-    if torn := [number for number, call in enumerate(parsed, 1) if call is None]:
-        one = f"line {torn[0]} is not a whole call and is left out"
-        more = f"{len(torn)} lines, the first is {torn[0]}, are not whole calls and are left out"
-        anew = f"dynamig emulator trace {directory} --clear begins it anew"
-        left_out(f"{path}: {one if len(torn) == 1 else more} - {anew}")
-    return [call for call in parsed if call is not None]
+        parsed = (parse_line(line, f"{path}: line {number}") for number, line in enumerate(lines, 1))
+        return [call for call in parsed if call is not None]
 
 
-def follow(directory: Path, poll: float, left_out: LeftOut) -> Iterator[TracedCall]:
+def follow(directory: Path, poll: float) -> Iterator[TracedCall]:
     """Calls as they happen, from now on, without end; in whatever file the trace is by then."""
     path = _kept(directory)
     with files_of(directory):
         lines = path.open("rb")
     lines.seek(0, os.SEEK_END)
-    return _calls(path, lines, poll, left_out)
+    return _calls(path, lines, poll)
 
 
-def _calls(path: Path, lines: IO[bytes], poll: float, left_out: LeftOut) -> Iterator[TracedCall]:
+def _calls(path: Path, lines: IO[bytes], poll: float) -> Iterator[TracedCall]:
     kept = b""
     try:
         while True:
             kept += lines.readline()
             if kept.endswith(b"\n"):
-                call, kept = parse_call(kept.decode(errors="replace")), b""
+                call, kept = parse_line(kept.decode(errors="replace"), f"{path}: a line"), b""
                 if call is not None:
                     yield call
-                else:
-                    left_out(f"{path}: a line is not a whole call and is left out")
             elif fresh := _begun_anew(path, lines):
                 lines.close()
                 lines, kept = fresh, b""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import Literal
 
 from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import calllog, ending, faults, latency, layout, making, tree, usage
-from dynamig.testing.emulator.calllog import LeftOut, TracedCall
+from dynamig.testing.emulator.calllog import TracedCall
 from dynamig.testing.emulator.faults import NvmlReturn, SeenFault
 from dynamig.testing.emulator.geometry import load_geometry
 from dynamig.testing.emulator.library import foreign_instance, known_call, refusal, switch_mig
@@ -102,24 +101,24 @@ class Emulator:
                     boot_id_follows(self.directory, read_node(self.directory).head)
         return seen_node(self.directory)
 
-    def trace(self, *, left_out: LeftOut = warnings.warn) -> list[TracedCall]:
-        """All calls so far, oldest first; empty if the node keeps no trace. `left_out` is told of damaged lines."""
+    def trace(self) -> list[TracedCall]:
+        """All calls so far, oldest first; empty if the node keeps no trace."""
         read_node(self.directory)
-        return calllog.read(self.directory, left_out)
+        return calllog.read(self.directory)
 
-    def follow(self, *, poll: float = 0.05, left_out: LeftOut = warnings.warn) -> Iterator[TracedCall]:
+    def follow(self, *, poll: float = 0.05) -> Iterator[TracedCall]:
         """Calls as they happen, from now on, without end, whoever clears the trace meanwhile."""
         read_node(self.directory)
-        return calllog.follow(self.directory, poll, left_out)
+        return calllog.follow(self.directory, poll)
 
     def clear_trace(self) -> None:
         """Raises Refused NO_TRACE, as `follow`, if the node keeps none."""
         read_node(self.directory)
         calllog.clear(self.directory)
 
-    def counters(self, *, left_out: LeftOut = warnings.warn) -> Mapping[str, int]:
+    def counters(self) -> Mapping[str, int]:
         """Calls per symbol since the trace was cleared."""
-        return Counter(call.call for call in self.trace(left_out=left_out))
+        return Counter(call.call for call in self.trace())
 
     # ---- faults
 

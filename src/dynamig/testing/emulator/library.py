@@ -61,7 +61,9 @@ def known_call(call: str, library: Path | None) -> None:
     if not symbols:
         raise _not_the_library(found, "it exports no symbol of NVML")
     if call in TEXTS:
-        raise Refused("UNKNOWN_CALL", f"{call} answers a text and no code, which a fault could change", "name another call")
+        raise Refused(
+            "UNKNOWN_CALL", f"{call} answers a text and no code, which a fault could change", "name another call"
+        )
     unversioned = [re.sub(r"_v\d+$", "", symbol) for symbol in symbols]
     if not fnmatch.filter(symbols, call) and call not in unversioned:
         what = f"no call of NVML fits {call!r}" if set(call) & set("*?[") else f"NVML has no call {call!r}"
