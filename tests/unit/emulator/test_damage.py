@@ -104,7 +104,7 @@ def test_a_node_without_a_place_for_its_boot_id_is_not_half_rebooted(emulator: E
     state = emulator.directory / "state/node"
     before = state.read_bytes()
     (emulator.directory / BOOT_ID).unlink()
-    with pytest.raises(Refused, match="is damaged: .*boot_id"):
+    with pytest.raises(Refused, match=r"is damaged: .*boot_id"):
         emulator.reboot()
     assert state.read_bytes() == before
 

@@ -360,19 +360,18 @@ def _names_that_break_lines(model: GpuModel) -> Iterator[str]:
 
 
 def _more_than_there_is(profile: Profile, model: GpuModel) -> Iterator[str]:
-    """What one instance takes, and as many as the profile allows side by side, against what the GPU has."""
-    most = profile.max_instances
-    if most == 0:
+    """What one instance takes, and as many as the profile lets live side by side, against what the GPU has."""
+    if profile.max_instances == 0:
         yield f"{profile.name}: max_instances 0 is a profile that nobody can use: leave it out"
-    elif most > (beside := _side_by_side(profile)):
-        yield f"{profile.name}: max_instances {most}, but its placements leave room for {beside}"
+    if profile.compute_slices > model.compute_slices:
+        yield f"{profile.name}: {profile.compute_slices} compute slices, of the GPU's {model.compute_slices}"
+    most = max(1, min(profile.max_instances, _side_by_side(profile)))
     for what, one, there in (
-        ("compute slices", profile.compute_slices, model.compute_slices),
         ("multiprocessors", profile.multiprocessors, model.multiprocessors),
         ("MiB", profile.memory_mib, model.memory_mib),
     ):
-        if max(most, 1) * one > there:
-            yield f"{profile.name}: {max(most, 1)} x {one} {what}, of the GPU's {there}"
+        if most * one > there:
+            yield f"{profile.name}: {most} x {one} {what}, of the GPU's {there}"
     for inside in profile.compute_profiles:
         if inside.multiprocessors > profile.multiprocessors:
             where = f"{profile.name}: compute profile {inside.id}"

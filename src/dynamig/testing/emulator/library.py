@@ -78,7 +78,7 @@ def _near(call: str, symbols: list[str]) -> str:
     for beginning in beginnings:
         if found := [symbol for symbol in symbols if symbol.startswith(beginning)]:
             return f"with {beginning} begin {', '.join(found[:4])}; emulator/SYMBOLS.md lists all of nvml.h"
-    return f"name one as {symbols[0]}, or a pattern as {symbols[0][:10]}*; emulator/SYMBOLS.md lists all of nvml.h"
+    return f"name one as {symbols[0]}, or a pattern as nvmlDevice*; emulator/SYMBOLS.md lists all of nvml.h"
 
 
 def symbols_of(library: Path, beginning: str = "nvml") -> list[str]:
