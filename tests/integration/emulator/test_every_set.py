@@ -189,7 +189,7 @@ def test_on_made_up_gpus(make: Make, tmp_path_factory: pytest.TempPathFactory, g
 
 def written(path: Path, geometry: Geometry) -> Path:
     """The geometry as a file in the format of geometry.yaml, under the key `made-up`."""
-    slices = max(p.compute_slices for p in geometry.profiles)
+    slices = max(p.compute_slices * p.max_instances for p in geometry.profiles)
     entry = {
         "model": "Made up",
         "architecture": "Hopper",

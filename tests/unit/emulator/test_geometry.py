@@ -104,7 +104,8 @@ def changed(tmp_path: Path, **fields: object) -> Path:
         ({"profile0__compute_profiles": [
             {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 2, "starts": [0]}
         ]}, "1g.6gb: compute profile 0: 2 instances on 1 compute slices"),
-        ({"total_compute_slices": 2}, "4g.24gb: 4 compute slices, of the GPU's 2"),
+        ({"total_compute_slices": 2}, "4g.24gb: 1 x 4 compute slices, of the GPU's 2"),
+        ({"total_compute_slices": 2}, "1g.6gb: 4 x 1 compute slices, of the GPU's 2"),
         ({"device_memory_mib": 5000}, "1g.6gb: 4 x 5952 MiB, of the GPU's 5000"),
         ({"device_sms": 55}, "1g.6gb: 4 x 14 multiprocessors, of the GPU's 55"),
         ({"profile1__max_instances": 0}, "1g.6gb+me: max_instances 0 is a profile that nobody can use"),

@@ -6,8 +6,9 @@ The library itself is C, in emulator/; both work on the files of one directory.
 from dynamig.testing.emulator.calllog import TracedCall
 from dynamig.testing.emulator.emulator import Emulator
 from dynamig.testing.emulator.faults import NvmlReturn, SeenFault, parse_duration
-from dynamig.testing.emulator.geometry import Catalog, GpuModel, Profile, load_geometry, model_key
+from dynamig.testing.emulator.geometry import Catalog, load_geometry, model_key
 from dynamig.testing.emulator.library import find_library
+from dynamig.testing.emulator.model import GpuModel, Profile
 from dynamig.testing.emulator.seen import SeenComputeInstance, SeenGpu, SeenGpuInstance, SeenNode
 
 __all__ = [

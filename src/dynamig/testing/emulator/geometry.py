@@ -1,4 +1,4 @@
-"""GPU models as data: what a geometry file says, checked, with what is missing named.
+"""Reads geometry files: GPU models as values (model.py), and what is missing of the incomplete ones, by name.
 
 The file's own head explains its fields. Beyond it, an entry may have
 
@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from dynamig.errors import Refused
-from dynamig.testing.emulator import shapes
-from dynamig.testing.emulator.layout import IDLE_MILLIWATT, MAX_CI_PROFILES, MAX_GI_PROFILES, MAX_SLICES
+from dynamig.testing.emulator import model_rules, shapes
+from dynamig.testing.emulator.model import ComputeProfile, GpuModel, Profile
 
 SHIPPED = Path(__file__).resolve().parent.parent / "geometry.yaml"
 
@@ -44,75 +44,6 @@ _PROFILE_FIELDS = (
     *("copy_engines", "decoders", "encoders", "jpeg", "ofa"),
 )
 _COMPUTE_PROFILE_FIELDS = ("nvml_profile", "id", "compute_slices", "sms", "max_instances", "starts")
-
-_LONGEST_KEY = 63  # `struct model` in emulator/src/layout.h
-_LONGEST_NAME = 95  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, less the zero at its end
-
-
-@dataclass(frozen=True, slots=True)
-class ComputeProfile:
-    """A way to cut a GPU instance. `starts`: compute slices at which it may begin."""
-
-    constant: int
-    id: int
-    compute_slices: int
-    multiprocessors: int
-    max_instances: int
-    starts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """A way to cut a GPU. `id` is nvidia-smi's, `constant` NVML's; `starts` are memory slices."""
-
-    name: str
-    id: int
-    constant: int
-    compute_slices: int
-    memory_slices: int
-    memory_mib: int
-    multiprocessors: int
-    copy_engines: int
-    decoders: int
-    encoders: int
-    jpeg_engines: int
-    ofa_engines: int
-    max_instances: int
-    starts: tuple[int, ...]
-    compute_profiles: tuple[ComputeProfile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GpuModel:
-    """A GPU model that can be emulated. `architecture`: NVML_DEVICE_ARCH_*; `pci_device`: device << 16 | vendor.
-
-    `limit_milliwatt`, `graphics_mhz` and `memory_mhz`, the highest clocks, are 0 where they are not known.
-    """
-
-    key: str
-    product: str
-    architecture: int
-    compute_capability: tuple[int, int]
-    pci_device: int
-    memory_mib: int
-    multiprocessors: int
-    compute_slices: int
-    memory_slices: int
-    reset_to_switch: bool
-    limit_milliwatt: int
-    graphics_mhz: int
-    memory_mhz: int
-    profiles: tuple[Profile, ...]
-
-    def profile(self, name: str) -> Profile:
-        """By nvidia-smi's name or by ID. Raises Refused UNKNOWN_PROFILE with the names there are."""
-        for profile in self.profiles:
-            if name in (profile.name, str(profile.id)):
-                return profile
-        raise Refused("UNKNOWN_PROFILE", f"{self.key} has no profile {name!r}", "it has " + self._profile_names())
-
-    def _profile_names(self) -> str:
-        return ", ".join(f"{p.name} ({p.id})" for p in self.profiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +177,8 @@ def _model(path: Path, key: str, entry: Mapping[str, Any]) -> GpuModel:
         memory_mhz=clocks.get("memory") or 0,
         profiles=tuple(_profile(p, one_slice, big_slice) for p in entry["profiles"]),
     )
-    _check(path, model)
+    if problems := "; ".join(model_rules.wrong(model)):
+        raise Refused("BAD_GEOMETRY", f"{path}: {key}: {problems}", "correct the entry")
     return model
 
 
@@ -317,104 +249,3 @@ def compute_profiles(
 
 def _part(c: int, g: int, sms: int) -> ComputeProfile:
     return ComputeProfile(_CI_CONSTANT[c], _CI_CONSTANT[c], c, sms, g // c, tuple(range(0, g - c + 1, c)))
-
-
-def _check(path: Path, model: GpuModel) -> None:
-    """What cannot be a GPU is refused here, so that the library need not doubt its data."""
-    problems = [
-        *_duplicates(model),
-        *_names_that_break_lines(model),
-        *_too_long(model),
-        *(
-            f"{p.name}: placement {s}:{p.memory_slices} leaves the GPU"
-            for p in model.profiles
-            for s in _outside(p, model)
-        ),
-        *(f"{p.name}: no compute profile fills it" for p in model.profiles if not _fillable(p)),
-        *(problem for p in model.profiles for problem in (*_wrong_starts(p), *_more_than_there_is(p, model))),
-    ]
-    if not 1 <= model.memory_slices <= MAX_SLICES or not 1 <= model.compute_slices <= MAX_SLICES:
-        problems.append(f"slices must be 1..{MAX_SLICES}")
-    if 0 < model.limit_milliwatt < IDLE_MILLIWATT:
-        problems.append(f"power_limit_watts: an idle GPU already takes {IDLE_MILLIWATT // 1000}")
-    if len(model.profiles) > MAX_GI_PROFILES or any(len(p.compute_profiles) > MAX_CI_PROFILES for p in model.profiles):
-        problems.append(f"more than {MAX_GI_PROFILES} profiles, or {MAX_CI_PROFILES} ways to cut one")
-    if problems:
-        raise Refused("BAD_GEOMETRY", f"{path}: {model.key}: " + "; ".join(problems), "correct the entry")
-
-
-def _duplicates(model: GpuModel) -> Iterator[str]:
-    for what, values in (
-        ("profile id", [str(p.id) for p in model.profiles]),
-        ("NVML constant", [str(p.constant) for p in model.profiles]),
-        ("profile name", [p.name for p in model.profiles]),
-    ):
-        yield from (f"{what} {v} appears twice" for v in sorted(set(values)) if values.count(v) > 1)
-
-
-def _names_that_break_lines(model: GpuModel) -> Iterator[str]:
-    """Clients print names in lines of text. Other odd characters stay: a client has to live with what NVML says."""
-    for name in (model.product, *(p.name for p in model.profiles)):
-        if not name.isprintable():
-            yield f"the name {name!r} has a character that cannot be printed"
-
-
-def _more_than_there_is(profile: Profile, model: GpuModel) -> Iterator[str]:
-    """What one instance takes, and as many as the profile lets live side by side, against what the GPU has."""
-    if profile.max_instances == 0:
-        yield f"{profile.name}: max_instances 0 is a profile that nobody can use: leave it out"
-    if profile.compute_slices > model.compute_slices:
-        yield f"{profile.name}: {profile.compute_slices} compute slices, of the GPU's {model.compute_slices}"
-    most = max(1, min(profile.max_instances, _side_by_side(profile)))
-    for what, one, there in (
-        ("multiprocessors", profile.multiprocessors, model.multiprocessors),
-        ("MiB", profile.memory_mib, model.memory_mib),
-    ):
-        if most * one > there:
-            yield f"{profile.name}: {most} x {one} {what}, of the GPU's {there}"
-    for inside in profile.compute_profiles:
-        if inside.multiprocessors > profile.multiprocessors:
-            where = f"{profile.name}: compute profile {inside.id}"
-            yield f"{where}: {inside.multiprocessors} multiprocessors, of {profile.multiprocessors}"
-
-
-def _side_by_side(profile: Profile) -> int:
-    """How many placements of the profile do not overlap: the first that fits, again and again, is the most."""
-    count, free_from = 0, 0
-    for start in sorted(profile.starts):
-        if start >= free_from:
-            count, free_from = count + 1, start + profile.memory_slices
-    return count
-
-
-def _too_long(model: GpuModel) -> Iterator[str]:
-    """Names that NVML's buffers have no room for: 96 bytes for that of a MIG device."""
-    if len(model.key) > _LONGEST_KEY:
-        yield f"the key has more than {_LONGEST_KEY} characters"
-    for profile in model.profiles:
-        name = f"{model.product} MIG {model.compute_slices}c.{profile.name}"
-        if len(name.encode()) > _LONGEST_NAME:
-            yield f"{name!r}, a MIG device's name, has more than {_LONGEST_NAME} bytes"
-
-
-def _outside(profile: Profile, model: GpuModel) -> Iterator[int]:
-    yield from (s for s in profile.starts if s < 0 or s + profile.memory_slices > model.memory_slices)
-
-
-def _wrong_starts(profile: Profile) -> Iterator[str]:
-    """A start that is listed twice, or from which a compute instance would leave its GPU instance; more than fit."""
-    if len(set(profile.starts)) < len(profile.starts):
-        yield f"{profile.name}: a placement is listed twice"
-    for inside in profile.compute_profiles:
-        where = f"{profile.name}: compute profile {inside.id}"
-        if inside.max_instances > profile.compute_slices:
-            yield f"{where}: {inside.max_instances} instances on {profile.compute_slices} compute slices"
-        if len(set(inside.starts)) < len(inside.starts):
-            yield f"{where}: a placement is listed twice"
-        for start in inside.starts:
-            if start < 0 or start + inside.compute_slices > profile.compute_slices:
-                yield f"{where}: placement {start}:{inside.compute_slices} leaves the GPU instance"
-
-
-def _fillable(profile: Profile) -> bool:
-    return any(c.multiprocessors == profile.multiprocessors for c in profile.compute_profiles)

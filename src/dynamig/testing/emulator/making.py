@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dynamig.errors import Conflict, Refused
 from dynamig.testing.emulator import layout, tree
-from dynamig.testing.emulator.geometry import ComputeProfile, GpuModel, Profile
+from dynamig.testing.emulator.model import ComputeProfile, GpuModel, Profile
 
 _NAMESPACE = uuid.UUID("9d1c5a6e-3f0b-5b60-8d55-5b1f6a0c7e21")
 _BRAND_NVIDIA = 14  # NVML_BRAND_NVIDIA: what data-centre parts have reported since R450
