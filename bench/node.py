@@ -13,10 +13,11 @@ import structlog
 from bench.stopwatch import Stopwatch, TimedCdi, TimedGpus, TimedJournal
 from dynamig.cdi import ContainerEdits, SpecFiles
 from dynamig.driver.catalog import Catalog, build
-from dynamig.driver.claims import ClaimService, Node, Outside
+from dynamig.driver.claims import ClaimService
 from dynamig.driver.config import GpuPolicies
 from dynamig.driver.journal import FileJournal
 from dynamig.driver.numbers import NumberFile
+from dynamig.driver.outside import Node, Outside
 from dynamig.driver.recovery import Plan
 from dynamig.driver.repair import Repair
 from dynamig.errors import DynamigError
@@ -89,7 +90,7 @@ class DriverNode:
         self.service.prepare(ref, deadline=time.monotonic())
 
     def unprepare(self, ref: ClaimRef) -> None:
-        self.service.unprepare(ref.uid)
+        self.service.endings.unprepare(ref.uid)
 
     def sizes(self, ref: ClaimRef) -> dict[str, int]:
         """Bytes of what is on disk for a prepared claim, by the names of the stopwatch."""
@@ -99,7 +100,7 @@ class DriverNode:
     def forget(self, ref: ClaimRef) -> None:
         """The claim's end after it was unprepared: deleted in the API, let go of and out of the journal."""
         self.claims.deallocate(ref, delete=True)
-        if not self.service.settle(ref.uid):
+        if not self.service.endings.settle(ref.uid):
             raise AssertionError(f"claim {ref} is not let go of")
 
     def fill(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Prepare and unprepare: from an allocated claim to living devices and back.
+"""Prepare: from an allocated claim to living devices. The way back is `endings`.
 
 Order of acts in prepare, each safe to die after:
 fetch the claim - wait until its placements are empty - put our finalizer on it - write *intended* - make each device
@@ -9,28 +9,29 @@ waiting can cure is waited for here, up to the caller's deadline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
-from dynamig.cdi import ContainerEdits, claim_spec, device_id
+from dynamig.cdi import claim_spec, device_id
 from dynamig.driver import adoption
 from dynamig.driver.catalog import Catalog
-from dynamig.driver.hardware import destroy_all_of, in_the_way, make_compute, use_mode
-from dynamig.driver.locks import Changes, KeyedLocks
+from dynamig.driver.endings import Endings
+from dynamig.driver.fence import Fence, NoFence
+from dynamig.driver.hardware import in_the_way, is_whole, make_compute, use_mode
+from dynamig.driver.outside import Guards, Node, Outside
 from dynamig.driver.requests import check_held, device_record, wanted_devices
-from dynamig.errors import Conflict, DynamigError, InvariantBroken, Refused, Unavailable
+from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
 from dynamig.mig import GiId, GpuUuid, Partition
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef, ClaimView, base_request
-from dynamig.protocol.gpus import DeviceNode, DeviceNodes, Gpus, LiveInstance
+from dynamig.protocol.gpus import DeviceNode, LiveInstance
 from dynamig.protocol.hold_note import HoldNote, NotedDevice
-from dynamig.protocol.invariants import i1_disjoint, i2_engines, i3_prepared_is_live, i4_ours
+from dynamig.protocol.invariants import i1_disjoint, i2_engines
 from dynamig.protocol.lifecycle import Event, State
-from dynamig.protocol.ports import CdiFiles, Claims, Journal
-from dynamig.protocol.records import ClaimRecord, DeviceRecord, LiveIds
+from dynamig.protocol.records import ClaimRecord, DeviceRecord, LiveIds, listed
 from dynamig.protocol.seen import Found, Gone, Unknown
 
 log = structlog.get_logger(__name__)
@@ -52,69 +53,6 @@ class PreparedDevice:
     cdi_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What stays the same while the driver runs. `with_slurm`: the bridge holds the claims of this node and releases
-    them (PROTOCOL P3); without it the driver does both."""
-
-    name: str
-    driver_name: str
-    boot_id: str
-    edits: ContainerEdits
-    with_slurm: bool = False
-
-    @property
-    def cdi_kind(self) -> str:
-        return names.cdi_kind(self.driver_name)
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """The ports, and the clocks: `monotonic` for deadlines, `wall` for what is written down; both in seconds."""
-
-    gpus: Gpus
-    nodes: DeviceNodes
-    claims: Claims
-    journal: Journal
-    cdi: CdiFiles
-    monotonic: Callable[[], float]
-    wall: Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Guards:
-    """What prepares, unprepares and loans share: one lock a GPU, and the news that something has gone from one."""
-
-    gpus: KeyedLocks = field(default_factory=KeyedLocks)
-    changes: Changes = field(default_factory=Changes)
-
-
-class Fence(Protocol):
-    """Keeps prepares off GPUs that are lent to native Slurm jobs."""
-
-    def lent(self, gpus: Iterable[GpuUuid]) -> Sequence[str]:
-        """Who has borrowed one of `gpus`, in words. Callers hold the GPUs' locks.
-
-        Raises Unavailable LOAN_UNREADABLE for a loan that does not say to whom.
-        """
-        ...
-
-    def ask(self, gpus: Collection[GpuUuid], *, within: float) -> Sequence[object]:
-        """slurmctld was asked whether the loans of `gpus` still stand, and those that do not are gone, and returned;
-        none if nobody answered in `within` seconds. Callers hold no GPU's lock."""
-        ...
-
-
-class NoFence:
-    """A node without Slurm: nothing is ever lent."""
-
-    def lent(self, gpus: Iterable[GpuUuid]) -> Sequence[str]:
-        return ()
-
-    def ask(self, gpus: Collection[GpuUuid], *, within: float) -> Sequence[object]:
-        return ()
-
-
 PASSING = frozenset({"API_UNAVAILABLE", "CONFLICT", "HELD_ELSEWHERE"})
 """What waiting cures and no other wait has waited for yet: an error would cost the user 80 s."""
 
@@ -132,7 +70,7 @@ class _Work:
 
 
 class ClaimService:
-    """Prepares and unprepares claims. Thread safe; see `locks` for the order in which it locks."""
+    """Prepares claims. Thread safe; see `locks` for the order in which it locks."""
 
     def __init__(
         self,
@@ -147,13 +85,12 @@ class ClaimService:
         self._out = outside
         self._catalog = catalog
         self._on_change = on_change
-        self._claim_locks = KeyedLocks()
         guards = guards or Guards()
+        self._claim_locks = guards.claims
         self._gpu_locks = guards.gpus
         self._changes = guards.changes
         self._fence = fence or NoFence()
-
-    # -- prepare ---------------------------------------------------------------------------------------------
+        self.endings = Endings(node, outside, catalog, on_change, guards)
 
     def prepare(self, ref: ClaimRef, *, deadline: float) -> Sequence[PreparedDevice]:
         """The claim's devices live and its CDI file is written. Idempotent: a prepared claim answers the same.
@@ -182,7 +119,7 @@ class ClaimService:
         if self._node.with_slurm:
             check_held(claim, self._node.name)
         if record is not None and record.owns_hardware:
-            record = self._clear(record)
+            record = self.endings.clear(record)
         return self._carry_out(self._intend(claim, wanted, record, deadline))
 
     def _fetch(self, ref: ClaimRef) -> ClaimView:
@@ -198,10 +135,10 @@ class ClaimService:
         """What is prepared stays good while it is the claim's, whatever else has changed about claim or node."""
         allocated = [(d.request, d.pool, d.device) for d in claim.devices_of(self._node.driver_name)]
         if allocated != [d.identity for d in record.devices]:
-            listed = ", ".join(f"{pool}/{device}" for _, pool, device in allocated) or "nothing"
+            now = ", ".join(f"{pool}/{device}" for _, pool, device in allocated) or "nothing"
             raise Unavailable(
                 "CLAIM_CHANGED",
-                f"claim {record.ref} is allocated {listed} but {_list(record.devices)} is still prepared",
+                f"claim {record.ref} is allocated {now} but {listed(record.devices)} is still prepared",
                 "it is unprepared first; prepare is tried again",
             )
         self.write_cdi(record)
@@ -294,7 +231,7 @@ class ClaimService:
         except DynamigError:
             self._undo(work.record)
             raise
-        log.info("prepared", claim=str(made.ref), devices=_list(made.devices))
+        log.info("prepared", claim=str(made.ref), devices=listed(made.devices))
         self._on_change(made.ref.uid)
         return self._answer(made)
 
@@ -337,7 +274,7 @@ class ClaimService:
     def _undo(self, record: ClaimRecord) -> None:
         """Never raises: what cannot be undone now stays *retiring* and is the settler's."""
         try:
-            self._clear(record)
+            self.endings.clear(record)
         except DynamigError as error:
             log.warning("undo_postponed", claim=str(record.ref), code=error.code, error=str(error))
         self._on_change(record.ref.uid)
@@ -350,156 +287,7 @@ class ClaimService:
             for d in record.devices
         )
 
-    # -- unprepare -------------------------------------------------------------------------------------------
-
-    def unprepare(self, uid: str) -> None:
-        """Nothing of the claim is on the hardware and its CDI file is gone. Unknown claims succeed. Idempotent.
-
-        Raises: Unavailable while NVML will not destroy it (IN_USE); the record stays *retiring* and the settler
-        tries on as well.
-        """
-        with self._claim_locks.of(uid):
-            record = self._out.journal.records().get(uid)
-            if record is None:
-                log.info("unprepare_unknown", uid=uid)
-                self._out.cdi.remove(uid)
-                return
-            if record.owns_hardware:
-                self._clear(record)
-            self._on_change(uid)
-
-    def _clear(self, record: ClaimRecord) -> ClaimRecord:
-        """*retiring*, then hardware empty, then *held*. After a reboot it is empty without a look (MIG user guide).
-
-        A disk that takes nothing does not stop the destruction of what *prepared* already proves to be ours: the record
-        goes instead, and the claim's finalizer tells of it.
-        """
-        written, proof = True, record
-        if record.state is not State.RETIRING:
-            retiring = record.after(Event.RETIRE, now=self._out.wall())
-            written = self._write_unless_proven(retiring, record)
-            record = retiring
-        if record.boot_id == self._node.boot_id:
-            others = [r for r in self._out.journal.records().values() if r.ref.uid != record.ref.uid]
-            with self._gpu_locks.of_all({d.gpu for d in record.devices}):
-                destroy_all_of(self._out.gpus, proof, others, self._node.boot_id)
-        self._out.cdi.remove(record.ref.uid)
-        devices = tuple(replace(d, live=None, making=False) for d in record.devices)
-        held = record.after(Event.GONE, now=self._out.wall(), devices=devices, seen_gone=True)
-        if written:
-            self._out.journal.write(held)
-        else:
-            self._out.journal.forget(record.ref.uid)
-        self._changes.announce()
-        log.info("destroyed", claim=str(record.ref), devices=_list(record.devices))
-        return held
-
-    def _write_unless_proven(self, retiring: ClaimRecord, before: ClaimRecord) -> bool:
-        """Whether *retiring* is on disk. Raises if it is not and `before` would not be proof enough."""
-        try:
-            self._out.journal.write(retiring)
-        except Unavailable as error:
-            if before.state is not State.PREPARED:
-                raise
-            log.error("journal_unwritable", claim=str(before.ref), error=str(error))
-            return False
-        return True
-
-    # -- letting go ------------------------------------------------------------------------------------------
-
-    def settle(self, uid: str) -> bool:
-        """One step towards the end of a claim; True when there is nothing left to do for it now.
-
-        A *retiring* record is destroyed, and an *intended* one too: its claim's lock is free, so nobody is making
-        it any more. A *held* one whose claim is deleted or no longer allocated here loses
-        our finalizer and is forgotten. Absence of an answer changes nothing.
-        """
-        with self._claim_locks.of(uid):
-            record = self._out.journal.records().get(uid)
-            if record is not None and record.state in (State.INTENDED, State.RETIRING):
-                record = self._clear(record)
-            if record is None or record.state is not State.HELD:
-                return True
-            return self._let_go(record)
-
-    def _let_go(self, record: ClaimRecord) -> bool:
-        match self._out.claims.get(record.ref):
-            case Unknown():
-                return False
-            case Found(claim) if claim.held and claim.held_by_node == self._node.name:
-                if not self._may_let_go(claim, record):
-                    return False
-                self._out.claims.let_go(claim)
-            case _:
-                pass
-        told = record.after(Event.TOLD, now=self._out.wall())
-        assert told.state is State.ABSENT
-        self._out.journal.forget(record.ref.uid)
-        log.info("let_go", claim=str(record.ref))
-        return True
-
-    def _may_let_go(self, claim: ClaimView, record: ClaimRecord) -> bool:
-        """PROTOCOL P3: the claim is over, and its placements are seen empty."""
-        if not (claim.deleting or self._is_released(claim, record)):
-            return False
-        return record.seen_gone or all(self._is_empty(d.gpu, record) for d in record.devices if d.partition is not None)
-
-    def _is_released(self, claim: ClaimView, record: ClaimRecord) -> bool:
-        """With Slurm: not allocated at all, and the bridge says so too. Without: not allocated here."""
-        if self._node.with_slurm:
-            return claim.released and not claim.allocated
-        pools = {d.pool for d in record.devices} | set(self._catalog().offers)
-        return not any(d.pool in pools for d in claim.devices_of(self._node.driver_name))
-
-    def _allocated_here(self, claim: ClaimView, record: ClaimRecord) -> bool:
-        pools = {d.pool for d in record.devices} | set(self._catalog().offers)
-        return any(d.pool in pools for d in claim.devices_of(self._node.driver_name))
-
-    def _is_empty(self, gpu: GpuUuid, record: ClaimRecord) -> bool:
-        """No instance at the record's placements that could still be its own: what is there is a successor's."""
-        others = [r for r in self._out.journal.records().values() if r.ref.uid != record.ref.uid]
-        mine = record.partitions_on(gpu)
-        return not any(
-            i.partition in mine and not i4_ours(gpu, i, others, self._node.boot_id)
-            for i in self._out.gpus.instances(gpu)
-        )
-
     # -- what recovery uses ----------------------------------------------------------------------------------
-
-    def retire(self, planned: ClaimRecord) -> bool:
-        """What the claim has on the hardware is gone, if its record is still the one that was planned on, and the
-        reason for it still holds: a prepared claim that is whole on a second look is left alone."""
-        with self._claim_locks.of(planned.ref.uid):
-            if self._out.journal.records().get(planned.ref.uid) != planned or self._is_whole(planned):
-                return False
-            self._clear(planned)
-            return True
-
-    def release(self, uid: str) -> None:
-        """What a claim has is destroyed although no kubelet asked: the way out when the kubelet has forgotten it.
-
-        Only for a claim that the API server says is over. Raises: Refused UNKNOWN_CLAIM or STILL_ALLOCATED; Unavailable
-        API_UNAVAILABLE, or IN_USE while a process uses it.
-        """
-        with self._claim_locks.of(uid):
-            record = self._out.journal.records().get(uid)
-            if record is None:
-                raise Refused("UNKNOWN_CLAIM", f"no claim {uid} in this node's journal", "see `dynamig driver status`")
-            match self._out.claims.get(record.ref):
-                case Unknown(reason):
-                    raise Unavailable("API_UNAVAILABLE", reason, "only its word shows that the claim is over")
-                case Found(claim) if claim.reserved_for or (self._allocated_here(claim, record) and not claim.deleting):
-                    users = ", ".join(claim.reserved_for) or "nobody yet"
-                    raise Refused(
-                        "STILL_ALLOCATED",
-                        f"claim {record.ref} is allocated here (in use by: {users})",
-                        "delete its pods first; the kubelet then unprepares it",
-                    )
-                case _:
-                    pass
-            if record.owns_hardware:
-                self._clear(record)
-            self._on_change(uid)
 
     def adopt(self, wanted: str) -> adoption.Adopted:
         """What lives at a claim's places is the claim's: the way out when its record was lost while its pod runs.
@@ -512,7 +300,7 @@ class ClaimService:
         ref = adoption.find_held(held, wanted, self._node.name).ref
         with self._claim_locks.of(ref.uid):
             record = self._out.journal.records().get(ref.uid)
-            if record is not None and self._is_whole(record):
+            if record is not None and is_whole(self._out.gpus, record, self._node.boot_id):
                 return adoption.Adopted(record, fresh=False)
             adoption.check_lost(ref, record)
             claim = self._fetch(ref)
@@ -521,7 +309,7 @@ class ClaimService:
             adopted = self._adopt_living(
                 claim, record or ClaimRecord(ref, State.ABSENT, (), self._node.boot_id, self._out.wall())
             )
-            log.warning("adopted", claim=str(ref), devices=_list(adopted.record.devices), kept=adopted.kept)
+            log.warning("adopted", claim=str(ref), devices=listed(adopted.record.devices), kept=adopted.kept)
             self._on_change(ref.uid)
             return adopted
 
@@ -541,15 +329,6 @@ class ClaimService:
             self._check_invariants(record)
             self.write_cdi(record)
             return adoption.Adopted(record, kept=self._out.journal.restore(record))
-
-    def _is_whole(self, record: ClaimRecord) -> bool:
-        if record.state is not State.PREPARED or record.boot_id != self._node.boot_id:
-            return False
-        try:
-            i3_prepared_is_live(record, {d.gpu: self._out.gpus.instances(d.gpu) for d in record.devices})
-        except InvariantBroken:
-            return False
-        return True
 
     def restore_cdi(self, planned: ClaimRecord) -> None:
         with self._claim_locks.of(planned.ref.uid):
@@ -587,13 +366,9 @@ class ClaimService:
 def _busy(record: ClaimRecord, holders: Sequence[str], *, lent: bool) -> Unavailable:
     return Unavailable(
         "LENT" if lent else "PLACEMENT_BUSY",
-        f"claim {record.ref}: {_list(record.devices)} still held by {', '.join(holders)}",
+        f"claim {record.ref}: {listed(record.devices)} still held by {', '.join(holders)}",
         ("`squeue` shows that job" if lent else "`dynamig ps` shows who that is") + "; prepare is tried again",
     )
-
-
-def _list(devices: Sequence[DeviceRecord]) -> str:
-    return ", ".join(f"{d.pool}/{d.device}" for d in devices)
 
 
 def _first_making(record: ClaimRecord) -> tuple[DeviceRecord, ...]:

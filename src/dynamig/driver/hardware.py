@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dynamig.errors import DynamigError, Refused, Unavailable
+from dynamig.errors import DynamigError, InvariantBroken, Refused, Unavailable
 from dynamig.mig import GiId, GpuUuid, Partition, Table
 from dynamig.protocol.gpus import Gpus, LiveInstance, MigMode
-from dynamig.protocol.invariants import i4_ours
+from dynamig.protocol.invariants import i3_prepared_is_live, i4_ours
+from dynamig.protocol.lifecycle import State
 from dynamig.protocol.records import ClaimRecord, LiveIds
 
 
@@ -30,6 +31,17 @@ def make_compute(gpus: Gpus, gpu: GpuUuid, partition: Partition, gi: GiId) -> Li
     if uuid is None:
         raise _not_as_asked(gpu, partition, f"compute instance {ci} of GPU instance {gi} has no MIG device")
     return LiveIds(gi, ci, uuid)
+
+
+def is_whole(gpus: Gpus, record: ClaimRecord, boot_id: str) -> bool:
+    """The claim is prepared, and all that it has was read just now."""
+    if record.state is not State.PREPARED or record.boot_id != boot_id:
+        return False
+    try:
+        i3_prepared_is_live(record, {d.gpu: gpus.instances(d.gpu) for d in record.devices})
+    except InvariantBroken:
+        return False
+    return True
 
 
 def destroy(gpus: Gpus, gpu: GpuUuid, instance: LiveInstance) -> None:

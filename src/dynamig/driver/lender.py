@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import structlog
 
 from dynamig.driver.catalog import Catalog
-from dynamig.driver.claims import Guards, Outside
 from dynamig.driver.hardware import use_mode
 from dynamig.driver.loans import Loans, MapFile
 from dynamig.driver.locks import KeyedLocks
 from dynamig.driver.map_keeper import InUse, MapKeeper, Trouble
+from dynamig.driver.outside import Guards, Outside
 from dynamig.driver.scontrol import SlurmWord
 from dynamig.driver.shard_lines import shard_lines
 from dynamig.errors import DynamigError, Unavailable
@@ -60,7 +60,7 @@ class Slurm:
 
 
 class Lender:
-    """Implements `claims.Fence`. Thread safe. `guards` are those of the node's ClaimService."""
+    """Implements `fence.Fence`. Thread safe. `guards` are those of the node's ClaimService."""
 
     def __init__(
         self,

@@ -13,8 +13,9 @@ import structlog
 
 from dynamig.driver import recovery
 from dynamig.driver.catalog import Catalog
-from dynamig.driver.claims import ClaimService, Node, Outside
+from dynamig.driver.claims import ClaimService
 from dynamig.driver.hardware import foreign_instances
+from dynamig.driver.outside import Node, Outside
 from dynamig.errors import DynamigError, Refused, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol.claims import ClaimRef, ClaimView
@@ -69,7 +70,7 @@ class Repair:
     def _run(self, action: recovery.Action) -> None:
         match action:
             case recovery.Retire(record, why):
-                if self._service.retire(record) and record.live_devices:
+                if self._service.endings.retire(record) and record.live_devices:
                     self._on_lost(record.ref, Unavailable("INSTANCE_LOST", why, "delete the pod and make it again"))
             case recovery.RestoreCdi(record):
                 self._service.restore_cdi(record)

@@ -21,7 +21,7 @@ from dynamig.cdi import SpecFiles
 from dynamig.driver import catalog as catalogs
 from dynamig.driver import recovery
 from dynamig.driver.adoption import Adopted
-from dynamig.driver.claims import ClaimService, Guards, Node, Outside
+from dynamig.driver.claims import ClaimService
 from dynamig.driver.config import DriverConfig, SlurmConfig
 from dynamig.driver.control import Ask, Caller
 from dynamig.driver.journal import FileJournal
@@ -32,6 +32,7 @@ from dynamig.driver.locks import InFlight
 from dynamig.driver.loop import Loop
 from dynamig.driver.map_source import given_for
 from dynamig.driver.numbers import NumberFile
+from dynamig.driver.outside import Guards, Node, Outside
 from dynamig.driver.publish import publish
 from dynamig.driver.recall import Recall
 from dynamig.driver.repair import Repair
@@ -203,7 +204,7 @@ class Driver:
     def _unprepare(self, ref: ClaimRef) -> str | None:
         try:
             with self._calls.counted():
-                self._service.unprepare(ref.uid)
+                self._service.endings.unprepare(ref.uid)
         except DynamigError as error:
             log.warning("unprepare_failed", claim=str(ref), code=error.code, error=str(error))
             return str(error)
@@ -362,7 +363,7 @@ class Driver:
         return asked
 
     def release(self, uid: str) -> None:
-        self._service.release(uid)
+        self._service.endings.release(uid)
 
     def adopt(self, wanted: str) -> Adopted:
         """As `ClaimService.adopt`. Raises also Unavailable STARTING while no GPU was read yet."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from dynamig.driver.claims import ClaimService, Outside
+from dynamig.driver.claims import ClaimService
+from dynamig.driver.outside import Outside
 from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
 from dynamig.protocol import device_status
 from dynamig.protocol.claims import ClaimRef
@@ -78,7 +79,7 @@ class Settler:
 
     def _one(self, uid: str) -> bool:
         """Letting go comes first and does not wait for a report that nobody takes."""
-        finished = self._service.settle(uid)
+        finished = self._service.endings.settle(uid)
         return self._report(uid) and finished
 
     def _report(self, uid: str) -> bool:

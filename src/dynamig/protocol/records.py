@@ -84,6 +84,11 @@ class ClaimRecord:
         return replace(self, state=step(self.state, event), since=now, **changes)
 
 
+def listed(devices: Iterable[DeviceRecord]) -> str:
+    """Pools and names, for people."""
+    return ", ".join(f"{d.pool}/{d.device}" for d in devices)
+
+
 def held_devices(records: Iterable[ClaimRecord]) -> dict[GpuUuid, frozenset[str]]:
     """Names of the devices that claims have, by GPU."""
     held: dict[GpuUuid, frozenset[str]] = {}

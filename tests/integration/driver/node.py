@@ -10,9 +10,10 @@ from typing import Any
 
 from dynamig.cdi import ContainerEdits, SpecFiles
 from dynamig.driver.catalog import Catalog, build
-from dynamig.driver.claims import ClaimService, Node, Outside
+from dynamig.driver.claims import ClaimService
 from dynamig.driver.config import GpuPolicies
 from dynamig.driver.journal import FileJournal
+from dynamig.driver.outside import Node, Outside
 from dynamig.nvml import DeviceTree, NvmlGpus
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef

@@ -44,7 +44,7 @@ def a_mode_switch_that_renumbers_the_gpu_gives_the_container_the_right_node(node
     assert after != before, "the emulator was to renumber"
     assert f"/dev/nvidia{after}" in node.nodes_of("whole")
     assert f"/dev/nvidia{before}" not in node.nodes_of("whole")
-    node.service.unprepare("whole")
+    node.service.endings.unprepare("whole")
     node.prepare("part", node.device("1g.10gb", 0))
     again = node.gpus.reading(uuid).minor
     assert f"/dev/nvidia{again}" in node.nodes_of("part")
@@ -77,9 +77,9 @@ def destroy_that_is_in_use_stays_retiring_until_it_succeeds(node: EmulatedNode) 
     node.emulator.fail("nvmlGpuInstanceDestroy", NvmlReturn.IN_USE, count=2)
     for _ in range(2):
         with pytest.raises(Unavailable):
-            node.service.unprepare("a")
+            node.service.endings.unprepare("a")
         assert node.journal.records()["a"].state is State.RETIRING
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     assert node.gpus.instances(node.gpus.readings()[0].uuid) == ()
 
 
@@ -187,7 +187,7 @@ def a_claim_whose_record_was_lost_is_adopted_and_ends_like_any_other(node: Emula
     driver._rescan()
     assert driver.plan() == Plan((), {}, {})
     for uid in ("lost", "damaged"):
-        driver._service.unprepare(uid)
+        driver._service.endings.unprepare(uid)
     assert node.gpus.instances(uuid) == ()
     assert [p.read_text() for p in damaged.parent.glob("*.damaged")] == ['{"v": 1']
 

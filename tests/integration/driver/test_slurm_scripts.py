@@ -109,7 +109,7 @@ def test_no_task_of_a_run_starts_that_waits_or_waited_in_vain(node: LendingNode,
     for gpus in ({"SLURM_STEP_GPUS": "0"}, {"SLURM_JOB_GPUS": "0", "SLURM_STEP_GPUS": ""}, {"SLURM_STEP_GPUS": ""}):
         assert not task_starts(slurm, **gpus)
     assert task_starts(slurm, SLURM_JOB_SLUID="another", SLURM_STEP_GPUS=""), "a job without GPUs"
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     assert run(PROLOG, node, slurm)[0] == 0
     assert task_starts(slurm)
     assert run(EPILOG, node, slurm)[0] == 0
@@ -124,7 +124,7 @@ def test_what_leaves_in_time_is_waited_for(node: LendingNode, tmp_path: Path) ->
         time.sleep(0.1)
     time.sleep(2)
     assert prolog.poll() is None
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     assert prolog.wait(30) == 0
     assert node.lent() == {0: 7}
     assert slurm.asked() == ["scontrol show config"]
@@ -277,7 +277,7 @@ def test_a_slurm_without_sluids_is_asked_by_the_id(node: LendingNode, tmp_path: 
     assert status == 0
     assert "requeued" in said
     assert slurm.asked() == ["scontrol update JobId=7 Requeue=1", "scontrol requeue 7"]
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     assert run(PROLOG, node, slurm, SLURM_JOB_SLUID="", SLURM_JOB_RESTART_COUNT="1")[0] == 0
     assert task_starts(slurm, SLURM_JOB_SLUID="", SLURM_RESTART_COUNT="1")
     assert not task_starts(slurm, SLURM_JOB_SLUID="")
@@ -314,7 +314,7 @@ def test_a_prolog_that_is_killed_while_it_waits_gets_nothing(node: LendingNode, 
     client.kill()
     client.communicate()
     time.sleep(2)
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     time.sleep(1)
     assert node.lent() == {}
     node.lender.give_back(OTHER)

@@ -73,7 +73,7 @@ def made(node: BenchNode, pool: Pool, device: Device) -> tuple[LiveInstance, ...
 
 def unprepared(node: BenchNode) -> None:
     for uid in list(node.journal.records()):
-        node.service.unprepare(uid)
+        node.service.endings.unprepare(uid)
 
 
 def mig_devices(pool: Pool) -> list[Device]:

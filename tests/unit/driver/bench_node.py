@@ -10,9 +10,10 @@ from typing import Any
 
 from dynamig.cdi import ContainerEdits
 from dynamig.driver.catalog import Catalog, build
-from dynamig.driver.claims import ClaimService, Node, Outside, PreparedDevice
+from dynamig.driver.claims import ClaimService, PreparedDevice
 from dynamig.driver.config import GpuPolicies
 from dynamig.driver.journal import FileJournal
+from dynamig.driver.outside import Node, Outside
 from dynamig.mig import GpuUuid, MiB
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef

@@ -88,11 +88,11 @@ def test_the_claim_has_what_it_had_and_ends_like_any_other(wanted: str) -> None:
     node.restart()
     repair(node)
     assert node.prepare(ref) == answer
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     assert [i.placement.start for i in node.live(0)] == [6], "the bystander's"
     assert node.live(1) == []
     node.claims.deallocate(ref, delete=True)
-    assert node.service.settle("a")
+    assert node.service.endings.settle("a")
     assert not isinstance(node.claims.get(ref), Found)
 
 
@@ -131,9 +131,9 @@ def test_a_damaged_record_is_replaced_and_kept(tmp_path: Path) -> None:
     assert kept is not None
     assert Path(kept).read_bytes() == damaged
     assert FileJournal(tmp_path / "claims").records() == node.journal.records()
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     node.claims.deallocate(ref, delete=True)
-    assert node.service.settle("a")
+    assert node.service.endings.settle("a")
     assert node.is_clean()
 
 
@@ -190,9 +190,9 @@ def test_killed_at_any_write_all_is_as_before_or_adopted_and_the_next_try_succee
         assert node.journal.unreadable() == {}
         assert node.live() == running
         assert set(node.cdi.specs) == {"a", "bystander"}
-        node.service.unprepare("a")
+        node.service.endings.unprepare("a")
         node.claims.deallocate(ref, delete=True)
-        assert node.service.settle("a")
+        assert node.service.endings.settle("a")
         assert not isinstance(node.claims.get(ref), Found)
     assert deaths == 2, "the CDI file and the record"
 
@@ -309,7 +309,7 @@ def test_what_came_to_a_place_after_the_claims_own_was_seen_gone_is_not_its_own(
     device = node.device(ONE, 0)
     ref = node.allocated("a", device)
     node.prepare(ref)
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     node.gpus.foreign(uuid_of(node), partition_of(node, device))
     assert refused(node).code == "NOT_ITS_OWN"
     with pytest.raises(Refused, match="not made by dynamig") as told:
@@ -319,7 +319,7 @@ def test_what_came_to_a_place_after_the_claims_own_was_seen_gone_is_not_its_own(
     assert (error.code, "seen gone" in error.what) == ("NOT_ITS_OWN", True)
     assert may_adopt(uuid_of(node), node.live()[0], node.journal.records().values()) == ()
     node.claims.deallocate(ref, delete=True)
-    assert node.service.settle("a"), "and it keeps no finalizer for it"
+    assert node.service.endings.settle("a"), "and it keeps no finalizer for it"
 
 
 @pytest.mark.parametrize("noted", [False, True], ids=["allocated", "had"])

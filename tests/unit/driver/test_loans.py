@@ -14,11 +14,12 @@ import pytest
 
 from dynamig.cdi import ContainerEdits
 from dynamig.driver.catalog import build
-from dynamig.driver.claims import ClaimService, Guards, Node
+from dynamig.driver.claims import ClaimService
 from dynamig.driver.config import load
 from dynamig.driver.lender import Lender, Slurm
 from dynamig.driver.loans import LoanFiles, MapFile
 from dynamig.driver.map_source import given_for
+from dynamig.driver.outside import Guards, Node
 from dynamig.errors import DynamigError, Refused, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
@@ -166,7 +167,7 @@ def test_several_gpus_all_or_none(node: SlurmNode) -> None:
     error = refused("CLAIMED", lambda: node.lend(JOB, 0, 1))
     assert "claim-a" in error.what
     assert node.lent() == {}
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     node.lend(JOB, 0, 1)
     assert node.lent() == {0: 7, 1: 7}
 
@@ -225,7 +226,7 @@ def test_a_waiting_prolog_gets_the_gpu_as_soon_as_it_is_free(node: SlurmNode) ->
     waiting = in_thread(node.lend, JOB, 0, wait=600.0)
     waiting.join(0.3)
     assert waiting.is_alive()
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     waiting.join(10)
     assert node.lent() == {0: 7}
 
@@ -326,14 +327,14 @@ def test_with_slurm_the_claim_must_be_held_by_the_bridge_for_this_node(node: Slu
 def test_with_slurm_letting_go_waits_for_the_bridge(node: SlurmNode) -> None:
     ref = node.held("a", node.part())
     node.prepare(ref)
-    node.service.unprepare("a")
-    assert not node.service.settle("a"), "still allocated"
+    node.service.endings.unprepare("a")
+    assert not node.service.endings.settle("a"), "still allocated"
     node.bench.claims.deallocate(ref)
-    assert not node.service.settle("a"), "not released yet"
+    assert not node.service.endings.settle("a"), "not released yet"
     view = node.bench.claims.get(ref)
     assert isinstance(view, Found)
     node.bench.claims.hold(view.value, {names.RELEASE: "now"})
-    assert node.service.settle("a")
+    assert node.service.endings.settle("a")
     view = node.bench.claims.get(ref)
     assert isinstance(view, Found)
     assert not view.value.held
@@ -342,9 +343,9 @@ def test_with_slurm_letting_go_waits_for_the_bridge(node: SlurmNode) -> None:
 def test_with_slurm_a_deleted_claim_is_let_go(node: SlurmNode) -> None:
     ref = node.held("a", node.part())
     node.prepare(ref)
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     node.bench.claims.deallocate(ref, delete=True)
-    assert node.service.settle("a")
+    assert node.service.endings.settle("a")
     assert isinstance(node.bench.claims.get(ref), Gone)
 
 
@@ -615,7 +616,7 @@ def _pods(node: SlurmNode, n: int, done: list[str]) -> None:
         uid = f"c{n}-{attempt}"
         node.prepare(node.held(uid, node.part(n, luck.choice([0, 1]))), 600)
         done.append("prepared")
-        node.service.unprepare(uid)
+        node.service.endings.unprepare(uid)
 
 
 # -- configuration and publishing ----------------------------------------------------------------------------

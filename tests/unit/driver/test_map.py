@@ -30,7 +30,7 @@ def test_the_map_survives_what_would_change_it_while_something_lives(node: Slurm
     wanted = f"device map 0: {node.gpu(1)}, 1: {node.gpu(0)} of Slurm node slurm-n1 is wanted"
     assert wanted in node.lender.map_trouble.what
     assert not node.lender.map_trouble.closed
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     node.bench.journal.forget("a")
     node.restart(swapped)
     assert node.lender.device_map.gpu(0) == node.gpu(1)

@@ -61,7 +61,7 @@ def test_one_claims_edits_do_not_reach_the_next() -> None:
     alone.prepare(alone.allocated("b", alone.device("1g.10gb", 1)))
     after = BenchNode.with_gpus()
     after.prepare(after.allocated("a", after.device("1g.10gb", 0)))
-    after.service.unprepare("a")
+    after.service.endings.unprepare("a")
     after.prepare(after.allocated("b", after.device("1g.10gb", 1)))
     assert after.cdi.specs["b"] == alone.cdi.specs["b"]
 
@@ -74,9 +74,9 @@ def test_prepare_twice_unprepare_once() -> None:
     node.gpus.faults.fail("create_gpu_instance", Unavailable("NVML_UNAVAILABLE", "must not be called"))
     assert node.prepare(ref) == first
     assert (node.live(), node.journal.records()) == before
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     node.claims.deallocate(ref, delete=True)
-    assert node.service.settle("a")
+    assert node.service.endings.settle("a")
     assert node.is_clean()
 
 
@@ -127,7 +127,7 @@ def test_a_placement_that_is_being_left_is_waited_for() -> None:
     waiting.join(0.3)
     assert waiting.is_alive()
     assert [i.placement.size for i in node.live()] == [4]
-    node.service.unprepare("old")
+    node.service.endings.unprepare("old")
     waiting.join(10)
     assert not waiting.is_alive()
     assert [i.placement for i in node.live()] == [Placement(2, 1)]
@@ -144,7 +144,7 @@ def test_waiting_ends_with_an_error_that_names_the_holder_and_leaves_the_holder_
     assert [i.placement for i in node.live()] == [Placement(0, 4)]
     assert node.journal.records()["old"].state is State.PREPARED
     node.claims.deallocate(new, delete=True)
-    assert node.service.settle("new"), "the finalizer goes with the claim"
+    assert node.service.endings.settle("new"), "the finalizer goes with the claim"
     assert "new" not in node.journal.records()
 
 
@@ -165,7 +165,7 @@ def test_full_gpu_and_partitions_wait_for_each_other_and_the_mode_follows() -> N
     assert node.gpus.readings()[0].mig_mode is MigMode.ON
     whole = node.allocated("whole", node.whole())
     assert code_of(lambda: node.prepare(whole)) == "PLACEMENT_BUSY"
-    node.service.unprepare("part")
+    node.service.endings.unprepare("part")
     node.prepare(whole)
     assert node.gpus.readings()[0].mig_mode is MigMode.OFF
     again = node.allocated("again", node.device("1g.10gb", 0))
@@ -244,9 +244,9 @@ def test_same_name_new_claim() -> None:
     node.prepare(old)
     node.allocated("new-uid", node.device("1g.10gb", 1), name="same")
     assert code_of(lambda: node.prepare(old)) == "CLAIM_GONE"
-    node.service.unprepare("old-uid")
+    node.service.endings.unprepare("old-uid")
     assert node.live() == []
-    assert node.service.settle("old-uid")
+    assert node.service.endings.settle("old-uid")
 
 
 def test_the_disk_is_full_before_any_hardware_act() -> None:
@@ -263,7 +263,7 @@ def test_the_disk_is_full_before_any_hardware_act() -> None:
 def test_unprepare_of_something_unknown_succeeds_and_leaves_no_state() -> None:
     node = BenchNode.with_gpus()
     for n in range(1000):
-        node.service.unprepare(f"never-{n % 7}")
+        node.service.endings.unprepare(f"never-{n % 7}")
     assert node.is_clean()
 
 
@@ -272,11 +272,11 @@ def test_destroy_answers_in_use_and_half_destroyed() -> None:
     ref = node.allocated("a", node.device("1g.10gb", 0))
     node.prepare(ref)
     node.gpus.faults.fail("destroy_gpu_instance", Unavailable("IN_USE", "a monitor holds it"))
-    assert code_of(lambda: node.service.unprepare("a")) == "IN_USE"
+    assert code_of(lambda: node.service.endings.unprepare("a")) == "IN_USE"
     assert node.journal.records()["a"].state is State.RETIRING
     assert node.live()[0].compute == (), "the compute instance is gone, the GPU instance is not"
     assert code_of(lambda: node.prepare(node.allocated("b", node.device("1g.10gb", 0)))) == "PLACEMENT_BUSY"
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     assert node.live() == []
 
 
@@ -284,13 +284,13 @@ def test_an_allocated_claim_keeps_the_finalizer_and_silence_proves_nothing() -> 
     node = BenchNode.with_gpus()
     ref = node.allocated("a", node.device("1g.10gb", 0))
     node.prepare(ref)
-    node.service.unprepare("a")
-    assert not node.service.settle("a"), "still allocated here"
+    node.service.endings.unprepare("a")
+    assert not node.service.endings.settle("a"), "still allocated here"
     node.claims.deallocate(ref)
     node.claims.silent = True
-    assert not node.service.settle("a")
+    assert not node.service.endings.settle("a")
     node.claims.silent = False
-    assert node.service.settle("a")
+    assert node.service.endings.settle("a")
     found = node.claims.get(ref)
     assert isinstance(found, Found)
     assert not found.value.held
@@ -332,7 +332,7 @@ def test_one_claim_many_callers() -> None:
         if prepare:
             node.prepare(ref, patience=30.0)
         else:
-            node.service.unprepare("a")
+            node.service.endings.unprepare("a")
         with turn:
             last.append(prepare)
 
@@ -367,9 +367,9 @@ def test_churn_on_a_busy_node_keeps_the_gpus_independent_and_the_books_straight(
                 uid = f"{gpu}-{start}-{n}"
                 ref = node.allocated(uid, node.device("1g.10gb", start, gpu=gpu))
                 node.prepare(ref, patience=30.0)
-                node.service.unprepare(uid)
+                node.service.endings.unprepare(uid)
                 node.claims.deallocate(ref, delete=True)
-                assert node.service.settle(uid)
+                assert node.service.endings.settle(uid)
         except BaseException as error:
             failures.append(error)
             raise

@@ -79,7 +79,7 @@ def test_a_gpu_instance_without_compute_instance_is_not_a_prepared_claims() -> N
     node.prepare(node.allocated("a", device))
     node.gpus.reboot()
     node.gpus.create_gpu_instance(uuid_of(node), partition_of(node, device))  # the same id, made by hand
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     assert len(node.live()) == 1
 
 
@@ -103,7 +103,7 @@ def test_a_retirement_that_was_planned_on_a_wrong_answer_is_not_run() -> None:
     running = node.live()
     (action,) = recovery.plan_recovery(node.journal.records(), {uuid_of(node): []}, node.nodes.boot, ["a"]).actions
     assert isinstance(action, recovery.Retire)
-    assert not node.service.retire(action.record), "the instance is there at a second look"
+    assert not node.service.endings.retire(action.record), "the instance is there at a second look"
     assert node.live() == running
 
 
@@ -127,9 +127,9 @@ def test_a_gpu_that_was_replaced_while_the_node_was_off_keeps_no_claim() -> None
 
     node.gpus.instances = absent  # type: ignore[method-assign,assignment]
     node.restart()
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     node.claims.deallocate(ref, delete=True)
-    assert node.service.settle("a")
+    assert node.service.endings.settle("a")
 
 
 def test_a_full_disk_does_not_stop_an_unprepare() -> None:
@@ -142,7 +142,7 @@ def test_a_full_disk_does_not_stop_an_unprepare() -> None:
         raise Unavailable("JOURNAL_UNWRITABLE", "no space left on device")
 
     node.journal.write = full  # type: ignore[method-assign]
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     assert node.live() == []
     assert node.journal.records() == {}, "removing a file frees space; the claim's finalizer tells of it"
     node.journal.write = write  # type: ignore[method-assign]
@@ -157,10 +157,10 @@ def test_an_instance_that_somebody_made_after_ours_was_seen_gone_keeps_no_finali
     device = node.device(ONE, 0)
     ref = node.allocated("a", device)
     node.prepare(ref)
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     node.gpus.foreign(uuid_of(node), partition_of(node, device))
     node.claims.deallocate(ref, delete=True)
-    assert node.service.settle("a")
+    assert node.service.endings.settle("a")
 
 
 # -- damaged records --------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_a_held_device_stays_published_after_the_policy_changed(policy: GpuPolic
     (held,) = [d for d in node.catalog().offers[pool].pool.devices if d.name == device]
     assert [t.key for t in held.taints] == [names.WITHDRAWN_TAINT]
     assert held.consumes, "and its counters with it"
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     node.journal.forget("a")
     offers = node.catalog().offers
     assert pool not in offers or device not in {d.name for d in offers[pool].pool.devices}
@@ -257,17 +257,17 @@ def test_a_claim_that_the_kubelet_forgot_is_released_by_hand_once_it_is_over() -
     ref = node.allocated("a", node.device(ONE, 0))
     node.prepare(ref)
     with pytest.raises(DynamigError, match="pod") as told:
-        node.service.release("a")
+        node.service.endings.release("a")
     assert told.value.code == "STILL_ALLOCATED"
     node.claims.deallocate(ref, delete=True)
     node.claims.silent = True
     with pytest.raises(Unavailable):
-        node.service.release("a")
+        node.service.endings.release("a")
     assert len(node.live()) == 1
     node.claims.silent = False
-    node.service.release("a")
+    node.service.endings.release("a")
     assert node.live() == []
-    assert node.service.settle("a")
+    assert node.service.endings.settle("a")
     assert node.is_clean()
     with pytest.raises(DynamigError, match="journal"):
-        node.service.release("a")
+        node.service.endings.release("a")

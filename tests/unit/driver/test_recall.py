@@ -32,7 +32,7 @@ def test_it_is_told_to_start_once_all_its_gpus_are_free(node: SlurmNode) -> None
     recall = turned_away(node, "PENDING")
     assert recall.step() == OFTEN
     assert node.slurm.told_to_start == []
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     recall.step()
     assert node.slurm.told_to_start == [AGAIN]
     assert recall.step() == SELDOM, "told once"

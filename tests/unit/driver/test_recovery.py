@@ -28,7 +28,7 @@ def repair(node: BenchNode, lost: list[str] | None = None) -> None:
     )
     fixer.run(fixer.plan(node.claims.held_on(NODE)).actions)
     for uid in node.journal.records():
-        node.service.settle(uid)
+        node.service.endings.settle(uid)
     assert fixer.plan(node.claims.held_on(NODE)).actions == ()
 
 
@@ -127,9 +127,9 @@ def test_killed_at_any_write_of_unprepare_and_letting_go_nothing_is_left(after: 
         node.prepare(ref)
 
         def end(node: BenchNode = node, ref: ClaimRef = ref) -> None:
-            node.service.unprepare("a")
+            node.service.endings.unprepare("a")
             node.claims.deallocate(ref, delete=True)
-            node.service.settle("a")
+            node.service.endings.settle("a")
 
         if not until_killed(node, DiesAt(nth, after=after), end):
             break
@@ -144,10 +144,10 @@ def test_killed_at_any_write_of_unprepare_and_letting_go_nothing_is_left(after: 
 
 def finish(node: BenchNode, ref: ClaimRef) -> None:
     """The kubelet unprepares, the controller deletes, the driver lets go."""
-    node.service.unprepare(ref.uid)
+    node.service.endings.unprepare(ref.uid)
     if isinstance(node.claims.get(ref), Found):
         node.claims.deallocate(ref, delete=True)
-    assert node.service.settle(ref.uid)
+    assert node.service.endings.settle(ref.uid)
     assert ref.uid not in node.journal.records()
 
 
@@ -200,7 +200,7 @@ def test_an_instance_remade_by_hand_at_the_same_place_is_not_ours_to_destroy() -
     assert partition is not None
     node.gpus.reboot()
     gi = node.gpus.foreign(node.gpus.readings()[0].uuid, partition)
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     assert [i.gi_id for i in node.live()] == [gi], "same id and place, other UUID"
 
 
@@ -240,7 +240,7 @@ def test_a_claim_that_carries_our_finalizer_and_is_in_no_journal_is_let_go_once_
     repair(node)
     assert node.journal.records()["a"].state is State.HELD
     node.claims.deallocate(ref, delete=True)
-    assert node.service.settle("a")
+    assert node.service.endings.settle("a")
     assert not isinstance(node.claims.get(ref), Found)
 
 
@@ -252,9 +252,9 @@ def test_a_lost_journal_destroys_nothing_and_keeps_the_finalizer_while_the_hardw
     node.journal.kept.clear()
     node.restart()
     repair(node)
-    node.service.unprepare("a")
+    node.service.endings.unprepare("a")
     node.claims.deallocate(ref, delete=True)
-    assert not node.service.settle("a"), "what is there cannot be shown to be ours"
+    assert not node.service.endings.settle("a"), "what is there cannot be shown to be ours"
     assert node.live() == instances
     found = node.claims.get(ref)
     assert isinstance(found, Found)
@@ -273,7 +273,7 @@ def test_a_plan_made_on_an_older_record_is_not_run() -> None:
     ref = node.allocated("a", node.device("1g.10gb", 0))
     node.prepare(ref)
     old = dataclasses.replace(node.journal.records()["a"], state=State.INTENDED)
-    assert not node.service.retire(old)
+    assert not node.service.endings.retire(old)
     assert len(node.live()) == 1
 
 

@@ -75,7 +75,7 @@ def test_a_failed_prepare_says_why_and_whether_it_is_tried_again() -> None:
 def test_a_claim_that_is_over_is_let_go_and_forgotten() -> None:
     bench = Bench()
     ref = bench.prepared("a")
-    bench.node.service.unprepare("a")
+    bench.node.service.endings.unprepare("a")
     bench.steps(5)
     assert "a" in bench.node.journal.records(), "still allocated"
     bench.node.claims.deallocate(ref)
@@ -89,7 +89,7 @@ def test_a_claim_that_is_over_is_let_go_and_forgotten() -> None:
 def test_a_conflict_while_letting_go_is_decided_anew() -> None:
     bench = Bench()
     ref = bench.prepared("a")
-    bench.node.service.unprepare("a")
+    bench.node.service.endings.unprepare("a")
     bench.node.claims.deallocate(ref, delete=True)
     bench.node.claims.faults.fail("let_go", Conflict("CONFLICT", "changed meanwhile"))
     bench.steps(5)
@@ -102,7 +102,7 @@ def test_what_could_not_be_destroyed_is_destroyed_later_without_being_asked() ->
     for nth in (1, 2, 3):
         bench.node.gpus.faults.fail("destroy_gpu_instance", Unavailable("IN_USE", "a monitor"), nth=nth)
     with pytest.raises(Unavailable):
-        bench.node.service.unprepare("a")
+        bench.node.service.endings.unprepare("a")
     bench.node.claims.deallocate(ref, delete=True)
     bench.steps(60)
     assert bench.node.is_clean()
@@ -111,7 +111,7 @@ def test_what_could_not_be_destroyed_is_destroyed_later_without_being_asked() ->
 def test_silence_of_the_api_server_keeps_everything() -> None:
     bench = Bench()
     bench.prepared("a")
-    bench.node.service.unprepare("a")
+    bench.node.service.endings.unprepare("a")
     bench.node.claims.silent = True
     bench.steps(120)
     assert "a" in bench.node.journal.records()
