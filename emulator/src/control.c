@@ -44,7 +44,7 @@ static nvmlReturn_t place(struct edit *edit, const struct gi_profile *profile, u
     const struct ci_profile *fill = whole(profile);
     if (!with_ci || fill == NULL)
         return NVML_SUCCESS;
-    return make_compute_instance(edit, fill, 0, &ci);
+    return make_compute_instance(edit, fill, (uint32_t)__builtin_ctzll(fill->starts), &ci);
 }
 
 static nvmlReturn_t make_foreign(uint32_t gpu, uint32_t profile_id, uint32_t start, bool with_ci, uint32_t *gi_id)

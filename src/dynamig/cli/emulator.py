@@ -62,12 +62,13 @@ class NodeCommand(TyperCommand):
         """What is said of a wrong argument where no variable names the node."""
         first = self.make_parser(ctx).parse_args(list(args))[0].get("directory")
         taken = f"{first!r} was taken as DIR: give" if isinstance(first, str) else "Give"
-        return f"{message} {taken} the node's directory first, or set ${VARIABLE}.".strip()
+        stop = "." if message and not message.endswith(".") else ""
+        return f"{message}{stop} {taken} the node's directory first, or set ${VARIABLE}.".strip()
 
     def _names_node(self, ctx: Any, args: list[str]) -> bool:
         """The first argument is a node's directory: then it is another one that is missing or wrong."""
         first = self.make_parser(ctx).parse_args(list(args))[0].get("directory")
-        return isinstance(first, str) and (Path(first) / "state/node").is_file()
+        return isinstance(first, str) and os.path.isfile(os.path.join(first, "state/node"))
 
     def _too_many(self, ctx: Any, args: list[str]) -> bool:
         """Then DIR was among those that were given."""
@@ -83,11 +84,18 @@ class NodeCommand(TyperCommand):
             directory.required = True
 
 
+def _whole_number(text: str | int) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help=f"The node's directory; default ${VARIABLE}.")]
 Call = Annotated[
     str, typer.Argument(metavar="CALL", help="A symbol of nvml.h, or a pattern such as 'nvmlDeviceCreate*'.")
 ]
-Gpu = Annotated[int, typer.Argument(metavar="GPU", help="Number of the GPU on the node, from 0.")]
+Gpu = Annotated[int, typer.Argument(metavar="GPU", parser=_whole_number, help="Number of the GPU on the node, from 0.")]
 OfGpu = Annotated[int | None, typer.Option("--gpu", help="Only calls that name this GPU or an instance of it.")]
 Nth = Annotated[int, typer.Option(help="The first matching call that is hit, of all processes together.")]
 
@@ -174,7 +182,9 @@ def show_node(directory: Dir, json: Json = False) -> None:
 @app.command(cls=NodeCommand)
 def trace(
     directory: Dir,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Only calls from now on, until interrupted.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Only calls from now on, until SIGINT or SIGTERM.")
+    ] = False,
     clear: Annotated[bool, typer.Option("--clear", help="Empty the log.")] = False,
     call: Annotated[str, typer.Option(help="Only calls that contain this text.")] = "",
     failed: Annotated[bool, typer.Option("--failed", help="Only calls that did not succeed.")] = False,
@@ -294,13 +304,13 @@ def hold(
     gpu: Gpu,
     gi: Annotated[str, typer.Argument(metavar="GI", help="Id of a GPU instance, or `gpu` for the whole GPU.")],
     ci: Annotated[int | None, typer.Option(help="Only this compute instance of it; default all in it.")] = None,
-    seconds: Annotated[float | None, typer.Option("--for", help="Seconds; default until interrupted.")] = None,
+    seconds: Annotated[float | None, typer.Option("--for", help="Seconds; default until SIGINT or SIGTERM.")] = None,
     json: Json = False,
 ) -> None:
     """Be a program on a GPU instance: destroying it is IN_USE meanwhile."""
     if seconds is not None and not 0 <= seconds <= LONGEST_HOLD:
         raise Refused("BAD_DURATION", f"--for {seconds}", f"0 to {LONGEST_HOLD} seconds; without it, until interrupted")
-    if gi != "gpu" and not gi.isdecimal():
+    if gi != "gpu" and not (gi.isdecimal() and len(gi) < 16):
         raise Refused("NO_SUCH_INSTANCE", f"{gi!r} is not a GPU instance id", "dynamig emulator show lists them")
     held = f"{gi} of GPU {gpu}" if ci is None else f"compute instance {ci} of {gi} of GPU {gpu}"
     with Emulator(directory).hold(gpu, None if gi == "gpu" else int(gi), ci):
@@ -313,7 +323,7 @@ def foreign(
     directory: Dir,
     gpu: Gpu,
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Name or ID: 3g.40gb, 9")],
-    start: Annotated[int, typer.Argument(metavar="START", help="First memory slice.")],
+    start: Annotated[int, typer.Argument(metavar="START", parser=_whole_number, help="First memory slice.")],
     compute_instance: Annotated[bool, typer.Option(help="With a compute instance that fills it.")] = True,
     json: Json = False,
 ) -> None:
@@ -356,7 +366,10 @@ def mig_mode(
 def xid(
     directory: Dir,
     gpu: Gpu,
-    code: Annotated[int, typer.Argument(metavar="XID", help="79: fell off the bus; 48: double-bit ECC error; ...")],
+    code: Annotated[
+        int,
+        typer.Argument(metavar="XID", parser=_whole_number, help="79: fell off the bus; 48: double-bit ECC error; ..."),
+    ],
     gi: Annotated[int | None, typer.Option(help="GPU instance that it belongs to.")] = None,
     ci: Annotated[int | None, typer.Option(help="Compute instance that it belongs to.")] = None,
     json: Json = False,
@@ -375,8 +388,9 @@ def lose(
     json: Json = False,
 ) -> None:
     """The GPU fell off the bus: GPU_IS_LOST everywhere."""
-    Emulator(directory).lose(gpu, lost=not back)
-    _done(f"GPU {gpu} is {'back' if back else 'lost'}", {"gpu": gpu, "lost": not back}, json)
+    changed = Emulator(directory).lose(gpu, lost=not back)
+    text = f"GPU {gpu} is {'back' if back else 'lost'}" if changed else f"GPU {gpu} {'was not' if back else 'is'} lost"
+    _done(text, {"gpu": gpu, "lost": not back}, json)
 
 
 @app.command(cls=NodeCommand)
@@ -467,7 +481,7 @@ def _tree(node: SeenNode) -> Tree:
     if node.usage_records:
         root.add(Text(f"usage was fed: {node.usage_records} record{'s' * (node.usage_records > 1)}"))
     for fault in node.faults:
-        root.add(Text(f"{fault}; {fault.seen} seen", "yellow"))
+        root.add(Text(f"{fault}; {fault.seen} seen" + ", spent" * fault.spent, "dim" if fault.spent else "yellow"))
     return root
 
 

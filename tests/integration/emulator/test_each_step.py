@@ -40,17 +40,22 @@ static void step(void)
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-int open(const char *path, int flags, ...)
-{
-    va_list more;
-    va_start(more, flags);
-    mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;
-    va_end(more);
-    if (flags & (O_CREAT | O_APPEND))
-        step();
-    return REAL(open)(path, flags, mode);
+#define OPEN(name) \
+int name(const char *path, int flags, ...) \
+{ \
+    va_list more; \
+    va_start(more, flags); \
+    mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0; \
+    va_end(more); \
+    if (flags & (O_CREAT | O_APPEND)) \
+        step(); \
+    return REAL(name)(path, flags, mode); \
 }
 
+OPEN(open)
+OPEN(open64)
+
+int unlinkat(int dir, const char *path, int flags) { step(); return REAL(unlinkat)(dir, path, flags); }
 int rename(const char *from, const char *to) { step(); return REAL(rename)(from, to); }
 int unlink(const char *path) { step(); return REAL(unlink)(path); }
 int mkdir(const char *path, mode_t mode) { step(); return REAL(mkdir)(path, mode); }
@@ -71,6 +76,18 @@ long syscall(long number, ...)
 }
 """
 """Kills its process before the step after `steps_left` more; a step changes a file or a directory."""
+
+COMMAND = """
+import ctypes, os, sys
+from dynamig.testing.emulator import Emulator
+what, steps = sys.argv[1], int(sys.argv[2])
+emulator = Emulator(os.environ["DYNAMIG_EMULATOR_DIR"])
+arguments = {"reset": [0], "remove_foreign": [0]}.get(what, [])
+ctypes.c_int.in_dll(ctypes.CDLL(None), "steps_left").value = steps
+getattr(emulator, what)(*arguments)
+ctypes.c_int.in_dll(ctypes.CDLL(None), "steps_left").value = -1
+print("done")
+"""
 
 WORK = """
 import ctypes, sys, pynvml
@@ -96,6 +113,8 @@ print("done")
 
 MOST_STEPS = 40
 
+Done = subprocess.CompletedProcess[str]
+
 
 @pytest.fixture(scope="module")
 def killer(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -108,7 +127,7 @@ def killer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_what_was_left(emulator: Emulator) -> None:
-    """Each access file is of an instance that lives, and each that lives has its node, as tree.c promises."""
+    """Each access file is of an instance that lives; each that lives has its node and its lock, as tree.c promises."""
     root = emulator.directory
     nodes = {path.name for path in (root / "dev/nvidia-caps").iterdir()}
     living = set()
@@ -117,6 +136,7 @@ def check_what_was_left(emulator: Emulator) -> None:
     for name in living:
         gi_id, ci_id = re.fullmatch(r"gi(\d+)(?:/ci(\d+))?", name).groups()  # type: ignore[union-attr]
         assert f"nvidia-cap{3 + int(gi_id) * 9 + (0 if ci_id is None else 1 + int(ci_id))}" in nodes
+        assert (root / f"state/busy/gpu0-{name.replace('/', '-')}").exists()
     mig = root / "proc/driver/nvidia/capabilities/gpu0/mig"
     assert {str(path.parent.relative_to(mig)) for path in mig.rglob("access")} <= living
 
@@ -128,17 +148,44 @@ def check_what_was_left(emulator: Emulator) -> None:
 def test_a_writer_killed_before_each_step_leaves_nothing_wrong(make: Make, killer: Path, what: str) -> None:
     for steps in range(MOST_STEPS):
         emulator = make(trace=False)
-        done = subprocess.run(
-            [sys.executable, "-c", WORK, what, str(steps)],
-            env=environment(emulator, LD_PRELOAD=str(killer)),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = killed_before(steps, emulator, killer, WORK, what)
         check_what_was_left(emulator)
         with open_nvml(emulator) as nvml:
             pynvml.nvmlDeviceSetMigMode(nvml.gpu(), 1)  # any writer heals the tree
+        check_tree(emulator)
+        if done.stdout == "done\n":
+            assert steps >= 6, "steps were not counted"
+            return
+        assert done.returncode == -9, done.stderr
+    pytest.fail(f"more than {MOST_STEPS} steps")
+
+
+def killed_before(step: int, emulator: Emulator, killer: Path, program: str, what: str) -> Done:
+    return subprocess.run(
+        [sys.executable, "-c", program, what, str(step)],
+        env=environment(emulator, LD_PRELOAD=str(killer)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("what", ["reset", "remove_foreign", "reload_driver", "reboot"])
+def test_a_command_killed_before_each_step_leaves_instances_whole_or_none(make: Make, killer: Path, what: str) -> None:
+    for steps in range(MOST_STEPS):
+        emulator = make("a100-40gb", trace=False)
+        gi = emulator.foreign(0, "3g.20gb", 4)
+        lock = emulator.directory / f"state/busy/gpu0-gi{gi}-ci0"
+        inode = lock.stat().st_ino
+        done = killed_before(steps, emulator, killer, COMMAND, what)
+        check_what_was_left(emulator)
+        with open_nvml(emulator) as nvml:
+            lives = bool(emulator.show().gpus[0].gpu_instances)
+            assert len(nvml.mig_devices()) == (1 if lives else 0)
+            assert not lives or lock.stat().st_ino == inode, "who holds it would hold nothing"
+            nvml.create(19, 0, 1)  # any writer heals the tree
         check_tree(emulator)
         if done.stdout == "done\n":
             assert steps >= 6, "steps were not counted"
@@ -237,6 +284,8 @@ FAULT = ctypes.sizeof(layout.Fault)
 os.chdir(sys.argv[1])
 node = Emulator(Path("disk/node"))
 node.init("h100-80gb-sxm5")
+node.foreign(0, "3g.40gb", 4)
+os.truncate("disk/node/state/events", 0)  # so that the next event needs a page
 for _ in range(4096 // FAULT):  # the next one begins in the last page that there is, and ends in another
     node.fail("nvmlInit_v2", NvmlReturn.IN_USE)
 with open("disk/filler", "wb", buffering=0) as filler:
@@ -255,6 +304,10 @@ def told(call, *arguments):
 print(told(node.xid, 0, 79))
 print(told(node.fail, "nvmlInit_v2", NvmlReturn.IN_USE))
 print(told(node.feed, fed))
+parts = [Path("disk/node", part) for part in ("dev/nvidia-caps", "proc", "state/busy")]
+of_instances = [path for part in parts for path in part.rglob("*")]
+print(told(node.reset, 0))
+assert all(path.exists() for path in of_instances), "gone, though their instance lives"
 print(told(Emulator(Path("disk/other")).init, "h100-80gb-sxm5"))
 print(os.path.exists("disk/other"), faults.stat().st_size % FAULT, len(node.show().faults))
 Path("disk/filler").unlink()
@@ -269,5 +322,5 @@ def test_on_a_full_disk_each_command_says_so_and_leaves_nothing_half_made(make: 
     command = ["unshare", "-m", "--propagation", "private", "sh", "-c", mounted, "sh", str(tmp_path)]
     said = run_python(make(), FILL, str(tmp_path), under=command).splitlines()
     room = "make room on its file system"
-    assert said[:4] == [*[f"NODE_FILES: {room}"] * 3, f"NODE_UNWRITABLE: {room}"]
-    assert said[4:] == [f"False 0 {4096 // ctypes.sizeof(layout.Fault)}", "1 1"]
+    assert said[:5] == [*[f"NODE_FILES: {room}"] * 4, f"NODE_UNWRITABLE: {room}"]
+    assert said[5:] == [f"False 0 {4096 // ctypes.sizeof(layout.Fault)}", "1 1"]

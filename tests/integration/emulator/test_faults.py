@@ -38,9 +38,14 @@ def test_a_count_ends_and_zero_never_does(nvml: Client) -> None:
     emulator, client = nvml
     emulator.fail("nvmlGpuInstanceDestroy", NvmlReturn.IN_USE, count=2)
     gi = client.create(9, 4, 4)
-    assert [code_of(pynvml.nvmlGpuInstanceDestroy, gi) for _ in range(3)] == [IN_USE, IN_USE, 0]
+    spent = []
+    for expected in (IN_USE, IN_USE, 0):
+        assert code_of(pynvml.nvmlGpuInstanceDestroy, gi) == expected
+        spent.append(emulator.show().faults[0].spent)
+    assert spent == [False, True, True]
     emulator.fail("nvmlDeviceGetMigMode", NvmlReturn.NOT_SUPPORTED, count=0)
     assert {code_of(pynvml.nvmlDeviceGetMigMode, client.gpu()) for _ in range(50)} == {3}
+    assert not emulator.show().faults[1].spent
     emulator.clear_faults()
     assert code_of(pynvml.nvmlDeviceGetMigMode, client.gpu()) == 0
 

@@ -9,6 +9,7 @@ import pytest
 
 from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import Emulator
+from tests.integration.emulator.clients import open_nvml
 
 
 @pytest.fixture
@@ -44,9 +45,19 @@ def test_an_instance_that_is_used_or_not_foreign_stays(node: Emulator) -> None:
     for where in ((gi,), (gi, 0)):
         with node.hold(0, *where), pytest.raises(Unavailable, match=f"held by process {os.getpid()} .IN_USE"):
             node.remove_foreign(0)
-    with pytest.raises(Refused, match="NOT_FOREIGN"):
-        node.remove_foreign(0, gi + 1)
+    with pytest.raises(Refused, match="no foreign GPU instance 99"):
+        node.remove_foreign(0, 99)
     assert [i.gi_id for i in node.show().gpus[0].gpu_instances] == [gi]
+
+
+def test_an_instance_of_a_client_is_not_foreign_and_what_ends_it_is_said(node: Emulator) -> None:
+    with open_nvml(node) as nvml:
+        nvml.create(19, 0, 1)
+    [left] = node.show().gpus[0].gpu_instances
+    with pytest.raises(Refused, match="a client made it") as told:
+        node.remove_foreign(0, left.gi_id)
+    assert f"dynamig emulator reset {node.directory} 0" in told.value.next_step
+    assert node.show().gpus[0].gpu_instances == (left,)
 
 
 def test_its_place_can_be_taken_again(node: Emulator) -> None:
@@ -61,7 +72,7 @@ def test_a_place_that_is_taken_names_what_was_asked_and_who_is_there(node: Emula
     there = node.foreign(0, "3g.40gb", 4)
     with pytest.raises(Refused, match=r"3g\.40gb at 4: INSUFFICIENT_RESOURCES") as told:
         node.foreign(0, "3g.40gb", 4)
-    assert told.value.next_step == f"in the way: GPU instance {there} (3g.40gb@4)"
+    assert told.value.next_step.startswith(f"in the way: GPU instance {there} (3g.40gb@4); ")
     node.foreign(0, "1g.10gb+me", 1)
     with pytest.raises(Refused, match="NVML_INSUFFICIENT_RESOURCES") as told:
         node.foreign(0, "1g.10gb+me", 2)
@@ -77,7 +88,7 @@ def test_mig_mode_is_switched_at_once_or_pending_as_the_model_has_it(node: Emula
     gi = node.foreign(0, "1g.10gb", 0)
     with pytest.raises(Refused, match="NVML_IN_USE") as told:
         node.set_mig(0, False)
-    assert told.value.next_step == f"in the way: GPU instance {gi} (1g.10gb@0)"
+    assert told.value.next_step.startswith(f"in the way: GPU instance {gi} (1g.10gb@0); ")
 
 
 def test_a_call_that_the_library_does_not_have_cannot_fail(node: Emulator) -> None:

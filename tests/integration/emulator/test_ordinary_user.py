@@ -120,6 +120,23 @@ def test_what_cannot_be_given_to_the_owner_stays_with_all_its_files(owned: Emula
     assert instance_files(owned) == []
 
 
+CHANGE = """
+start()
+become_the_user()
+print(Emulator(node).lose(0), Emulator(node).feed(["0 gpu0 used=1"]))
+"""
+
+
+def test_what_a_killed_root_left_beside_a_users_files_stops_nobody(owned: Emulator) -> None:
+    left = [owned.directory / "state" / f"{name}.new" for name in ("node", "usage")]
+    for changes, said in ((CHANGE, "True 1"), (BECOME + MAKE, "")):
+        for path in left:
+            path.write_bytes(b"half a file")
+        assert said in client(owned, changes)
+        assert not left[0].exists()
+        owned.lose(0, lost=False)
+
+
 CALL_EACH_TIME = """
 import ctypes
 become_the_user()

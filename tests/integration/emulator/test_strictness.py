@@ -89,6 +89,14 @@ def test_a_vgpu_guest_cannot_change_its_geometry(make: Make) -> None:
         assert code_of(pynvml.nvmlDeviceSetMigMode, nvml.gpu(), 0) == NOT_SUPPORTED
 
 
+@pytest.mark.parametrize("starts_anew", ["reboot", "reload_driver"])
+def test_a_vgpu_guest_has_the_mig_mode_of_its_type_whatever_starts_anew(make: Make, starts_anew: str) -> None:
+    emulator = make("h100-80gb-sxm5", virtualization="vgpu")
+    getattr(emulator, starts_anew)()
+    with open_nvml(emulator) as nvml:
+        assert pynvml.nvmlDeviceGetMigMode(nvml.gpu()) == [1, 1]
+
+
 def test_a_vgpu_guest_cannot_destroy_either(make: Make) -> None:
     emulator = make(virtualization="vgpu")
     gi = emulator.foreign(0, "1g.10gb", 0, compute_instance=False)  # as its host makes it

@@ -101,6 +101,33 @@ def test_an_unknown_architecture_is_told_as_such(make: Make, tmp_path: Path) -> 
         assert pynvml.nvmlDeviceGetCudaComputeCapability(nvml.gpu()) == (14, 2)
 
 
+def test_compute_instances_of_two_kinds_fill_one_gpu_instance(make: Make, tmp_path: Path) -> None:
+    """More than the kernel's table has: what is said to fit fits."""
+    cuts = [
+        {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 10, "max_instances": 8, "starts": list(range(8))},
+        {"nvml_profile": 1, "id": 1, "compute_slices": 1, "sms": 9, "max_instances": 8, "starts": list(range(8, 16))},
+        {"nvml_profile": 5, "id": 5, "compute_slices": 16, "sms": 160, "max_instances": 1, "starts": [0]},
+    ]
+    whole = profile("16g.64gb", 0, 16, [0], 16, constant=5, compute_profiles=cuts)
+    with open_nvml(make("x16", geometry=write(tmp_path / "g.yaml", entry("X16", 16, [whole])))) as nvml:
+        gi = nvml.create_anywhere(0)
+        for number in [0] * 8:
+            nvml.fill(gi, number)
+        assert pynvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity(gi, 1) == 8
+        for number in [1] * 8:
+            nvml.fill(gi, number)
+        assert code_of(nvml.fill, gi, 1) == NO_ROOM
+
+
+def test_somebody_else_fills_an_instance_where_its_compute_profile_may_start(make: Make, tmp_path: Path) -> None:
+    cut = {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 20, "max_instances": 1, "starts": [1]}
+    two = profile("2g.8gb", 0, 2, [0], 2, constant=1, compute_profiles=[cut])
+    emulator = make("x2", geometry=write(tmp_path / "g.yaml", entry("X2", 2, [two])))
+    emulator.foreign(0, "2g.8gb", 0)
+    [gi] = emulator.show().gpus[0].gpu_instances
+    assert [ci.start for ci in gi.compute_instances] == [1]
+
+
 def test_a_stated_way_to_cut_an_instance_replaces_the_rule(make: Make, tmp_path: Path) -> None:
     stated = [
         {"nvml_profile": 5, "id": 11, "compute_slices": 8, "sms": 80, "max_instances": 1, "starts": [0]},

@@ -15,7 +15,7 @@ from dynamig.cli.emulator import app
 from dynamig.errors import Refused, Unavailable
 from dynamig.testing.emulator import Emulator, layout
 from dynamig.testing.emulator.faults import read_faults
-from dynamig.testing.emulator.node import remedy
+from dynamig.testing.emulator.node import changing, remedy
 
 
 @pytest.fixture
@@ -55,6 +55,12 @@ def test_an_argument_wins_over_the_environment(node: Path, tmp_path: Path) -> No
     assert answer("show", node, DYNAMIG_EMULATOR_DIR=str(tmp_path))["directory"] == str(node)
 
 
+def test_a_place_that_cannot_be_looked_at_is_no_node() -> None:
+    done = CliRunner().invoke(app, ["xid", "a" * 300, "0"], env={"DYNAMIG_EMULATOR_DIR": ""})
+    assert done.exit_code == 2
+    assert "Missing argument 'XID'" in done.output
+
+
 def test_a_missing_argument_is_said_without_a_trick() -> None:
     done = CliRunner().invoke(app, ["show"], env={"DYNAMIG_EMULATOR_DIR": ""})
     assert done.exit_code == 2
@@ -72,7 +78,8 @@ def test_a_missing_argument_is_said_without_a_trick() -> None:
         ("delay nvmlInit_v2", "Missing argument 'DURATION'"),
         ("mig DIR 0 maybe", "Invalid value for 'on|off'"),
         ("fail DIR nvmlDeviceGetName", "Missing option '--code'"),
-        ("foreign DIR 0 9 x", "Invalid value for 'START'"),
+        ("foreign DIR 0 9 x", "Invalid value for 'START': 'x' is not a whole number"),
+        ("foreign DIR 3g.40gb 0 4", "Invalid value for 'GPU': '3g.40gb' is not a whole number"),
     ],
 )
 def test_what_is_wrong_is_named_wherever_the_directory_comes_from(node: Path, words: str, named: str) -> None:
@@ -121,6 +128,7 @@ def test_faults_are_ordered_as_asked_and_cleared(node: Path) -> None:
     shown = run("show", node, COLUMNS="200")
     assert "fail nvmlDeviceCreate* INSUFFICIENT_RESOURCES: 2 calls from number 3 on, of GPU 1; 0 seen" in shown
     assert "delay nvmlGpuInstanceDestroy by 1.5s, up to 200ms more: all calls from number 1 on" in shown
+    assert "spent" not in shown
     assert answer("show", node)["faults"][2] == {
         "kind": "hang", "call": "nvmlInit_v2", "code": 0, "nth": 1, "count": 1, "seen": 0, "gpu": None,
         "after": False, "delay_us": 0, "jitter_us": 0, "tail": False,
@@ -164,6 +172,10 @@ def test_usage_is_fed_from_a_file_or_from_standard_input(node: Path, tmp_path: P
 
 def test_latencies_are_delays_with_a_tail(node: Path) -> None:
     assert answer("latency", node, "hopper") == {"preset": "hopper"}
+    run("delay", node, "nvmlInit_v2", "1ms")
+    before = len(read_faults(node))
+    assert answer("latency", node, "hopper") == {"preset": "hopper"}  # in the place of the first, not on top of it
+    assert len(read_faults(node)) == before
     ordered = {fault.call: fault for fault in read_faults(node)}
     create = ordered[b"nvmlDeviceCreateGpuInstance*"]
     assert (create.kind, create.flags, create.count) == (layout.FAULT_DELAY, layout.FAULT_TAIL, 0)
@@ -297,9 +309,19 @@ def test_more_gpus_than_the_table_has_are_refused_however_many(tmp_path: Path, c
 
 
 def test_a_model_that_does_not_exist_is_said_to_be_that(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no GPU model 'A800'") as refused:
-        run("init", tmp_path / "n", "--gpus", "A800")
-    assert refused.value.next_step.startswith("keys are lower case; complete models: ")
+    with pytest.raises(Refused, match="no GPU model 'my-gpu'") as refused:
+        run("init", tmp_path / "n", "--gpus", "my-gpu")
+    assert refused.value.next_step.startswith("a model of your own needs --geometry FILE; complete models: ")
+
+
+@pytest.mark.parametrize("meant", ["h100", "H100-80GB"])
+def test_a_model_that_begins_so_is_named_first(tmp_path: Path, meant: str) -> None:
+    with pytest.raises(Refused, match=f"no GPU model '{meant}'") as refused:
+        run("init", tmp_path / "n", "--gpus", meant)
+    first, _, others = refused.value.next_step.partition("? complete models: ")
+    assert "h100-80gb-sxm5" in first.split(", ")
+    assert "a30-24gb" not in first
+    assert "a30-24gb" in others
 
 
 def test_what_is_wrong_with_the_files_decides_what_to_do(node: Path) -> None:
@@ -330,7 +352,9 @@ def test_a_lost_gpu_cannot_be_reset(node: Path) -> None:
     with pytest.raises(Unavailable, match="GPU_IS_LOST") as told:
         run("reset", node, 1)
     assert told.value.next_step == f"dynamig emulator lose {node} 1 --back, or reboot"
-    run("lose", node, 1, "--back")
+    assert run("lose", node, 1) == "GPU 1 is lost\n"
+    assert run("lose", node, 1, "--back") == "GPU 1 is back\n"
+    assert run("lose", node, 1, "--back") == "GPU 1 was not lost\n"
     assert answer("reset", node, 1) == {"gpu": 1}
 
 
@@ -339,6 +363,15 @@ def test_foreign_says_that_mig_is_off_and_how_to_switch_it_on(node: Path) -> Non
     with pytest.raises(Refused, match="MIG_OFF") as told:
         run("foreign", node, 0, "3g.40gb", 4)
     assert told.value.next_step == f"dynamig emulator mig {node} 0 on"
+
+
+def test_foreign_says_that_a_pending_mig_mode_wants_a_reset(tmp_path: Path) -> None:
+    run("init", tmp_path / "n", "--gpus", "a30-24gb:1", "--mig", "off")
+    with changing(tmp_path / "n") as state:
+        state.gpus[0].mig_pending = 1
+    with pytest.raises(Refused, match="MIG mode of GPU 0 is off until a reset") as told:
+        run("foreign", tmp_path / "n", 0, "1g.6gb", 0)
+    assert told.value.next_step == f"dynamig emulator reset {tmp_path / 'n'} 0"
 
 
 @pytest.mark.parametrize(
@@ -358,6 +391,9 @@ def test_foreign_says_that_mig_is_off_and_how_to_switch_it_on(node: Path) -> Non
         ("foreign 0 1g.10gb 7", "GPU 0: 1g.10gb cannot start at slice 7"),
         ("xid 0 79 --gi 4294967295", "GPU instance 4294967295"),
         ("lose 2", "no GPU 2"),
+        ("xid 0 0", "0 is no XID"),
+        (f"hold 0 {'1' * 5000}", "is not a GPU instance id"),
+        (f"delay nvmlInit_v2 {'9' * 400}s", "is not a duration"),
     ],
 )
 def test_a_number_that_is_none_or_does_not_fit_is_refused_and_named(node: Path, words: str, thing: str) -> None:

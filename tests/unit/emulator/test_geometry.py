@@ -103,7 +103,18 @@ def changed(tmp_path: Path, **fields: object) -> Path:
         ]}, "1g.6gb: compute profile 0: a placement is listed twice"),
         ({"profile0__compute_profiles": [
             {"nvml_profile": 0, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 2, "starts": [0]}
-        ]}, "1g.6gb: compute profile 0: 2 instances on 1 compute slices"),
+        ]}, "1g.6gb: compute profile 0: 2 instances, of which 1 fit beside one another"),
+        ({"profile0__compute_profiles": [
+            {"nvml_profile": n, "id": 0, "compute_slices": 1, "sms": 14, "max_instances": 1, "starts": [0]}
+            for n in (0, 1)
+        ]}, "1g.6gb: two compute profiles have the id 0"),
+        ({"profile0__compute_profiles": [
+            {"nvml_profile": 0, "id": n, "compute_slices": 1, "sms": 14, "max_instances": 1, "starts": [0]}
+            for n in (0, 1)
+        ]}, "1g.6gb: two compute profiles have the NVML constant 0"),
+        ({"profile0__name": ""}, "a name is empty"),
+        ({"profile0__name": "5"}, "the name 5 would be taken for an id"),
+        ({"pci_devices": [{"id": "0x12341002"}]}, "pci_devices: 0x12341002 is none of NVIDIA's"),
         ({"total_compute_slices": 2}, "4g.24gb: 1 x 4 compute slices, of the GPU's 2"),
         ({"total_compute_slices": 2}, "1g.6gb: 4 x 1 compute slices, of the GPU's 2"),
         ({"device_memory_mib": 5000}, "1g.6gb: 4 x 5952 MiB, of the GPU's 5000"),

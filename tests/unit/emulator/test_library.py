@@ -55,6 +55,8 @@ def test_a_misspelt_call_is_refused_with_what_is_near(library: Path, call: str, 
 def test_a_symbol_that_answers_no_code_is_refused(library: Path) -> None:
     with pytest.raises(Refused, match="nvmlErrorString answers a text"):
         known_call("nvmlErrorString", library)
+    with pytest.raises(Refused, match="no call of NVML fits"):
+        known_call("nvmlErrorStrin?", library)
 
 
 def test_a_pattern_of_nothing_is_told_what_begins_as_it_does(library: Path) -> None:

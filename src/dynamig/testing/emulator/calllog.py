@@ -20,6 +20,8 @@ from dynamig.testing.emulator.node import files_of
 
 _log = logging.getLogger(__name__)
 
+_LATEST = 2**40
+"""Seconds that still are a date."""
 _BEGINS = '{"t":'
 """How a line begins (emulator/src/trace.c). No text inside one can: quotes are left out of those."""
 
@@ -51,7 +53,8 @@ def _parsed(text: str) -> TracedCall | None:
         call = TracedCall(record["t"], record["pid"], record["call"], record["args"], record["result"], record["us"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    numbers = isinstance(call.time, float | int) and all(type(n) is int for n in (call.pid, call.result, call.us))
+    numbers = type(call.time) in (float, int) and 0 <= call.time < _LATEST
+    numbers = numbers and all(type(n) is int for n in (call.pid, call.result, call.us))
     return call if numbers and isinstance(call.call, str) and isinstance(call.args, dict) else None
 
 
@@ -102,7 +105,7 @@ def _begun_anew(path: Path, lines: IO[bytes]) -> IO[bytes] | None:
 
 
 def clear(directory: Path) -> None:
-    """An empty file takes the place of the log, so that who follows it can tell, and misses nothing."""
+    """An empty file takes the place of the log, so that who follows it can tell, and misses nothing of the new one."""
     path = _kept(directory)
     with files_of(directory):
         path = path.resolve()

@@ -150,11 +150,15 @@ class Emulator:
         return self._order(call, layout.FAULT_DELAY, nth=nth, count=count, gpu=gpu, delay_us=us, jitter_us=spread)
 
     def latencies(self, preset: str) -> None:
-        """Calls take as long as on hardware, as far as that was published; see `latency.py`. `clear_faults` ends it.
+        """Calls take as long as on hardware, as far as that was published; see `latency.py`.
+
+        `clear_faults` ends it, and another preset takes its place.
 
         Raises Refused UNKNOWN_PRESET.
         """
-        for one in latency.preset(preset):
+        calls = latency.preset(preset)
+        faults.clear_faults(self.directory, layout.FAULT_TAIL)
+        for one in calls:
             us, tail = round(one.least * 1e6), round(one.tail * 1e6)
             fields = {"delay_us": us, "jitter_us": tail, "flags": layout.FAULT_TAIL, "count": 0}
             self._order(one.call, layout.FAULT_DELAY, nth=1, **fields)
@@ -192,8 +196,11 @@ class Emulator:
         """
         living = self._reachable(gpu)
         if not living.mig_current:
-            switch = f"dynamig emulator mig {self.directory} {gpu} on"
-            raise Refused("MIG_OFF", f"MIG mode of GPU {gpu} is off, so it has no instances", switch)
+            todo = f"reset {self.directory} {gpu}" if living.mig_pending else f"mig {self.directory} {gpu} on"
+            off = "off until a reset" if living.mig_pending else "off"
+            raise Refused(
+                "MIG_OFF", f"MIG mode of GPU {gpu} is {off}, so it has no instances", f"dynamig emulator {todo}"
+            )
         model = read_models(self.directory)[living.model]
         profile_id = _profile_id(model, str(profile))
         if start not in (starts := _starts(model, profile_id)):
@@ -214,14 +221,21 @@ class Emulator:
             living = node.gpus[gpu]
             foreign = [gi.id for gi in living.gis[: living.gi_count] if gi.flags & layout.GI_FOREIGN]
             if gi_id is not None and gi_id not in foreign:
-                listed = ", ".join(map(str, foreign)) or "none"
-                raise Refused("NOT_FOREIGN", f"GPU {gpu} has no foreign GPU instance {gi_id}", f"foreign: {listed}")
+                raise self._not_foreign(gpu, gi_id, living, foreign)
             ended = foreign if gi_id is None else [gi_id]
             for number in ended:
                 if holding := ending.holders_of(self.directory, ending.busy_names(gpu, living, number)):
                     raise Unavailable("IN_USE", f"GPU instance {number} of GPU {gpu} is held by {holding}", "end it")
             ending.end(self.directory, node, gpu, ended)
         return tuple(ended)
+
+    def _not_foreign(self, gpu: int, gi_id: int, living: layout.Gpu, foreign: Iterable[int]) -> Refused:
+        if any(gi.id == gi_id for gi in living.gis[: living.gi_count]):
+            what = f"GPU instance {gi_id} of GPU {gpu} is not foreign: a client made it"
+            all_of_it = f"dynamig emulator reset {self.directory} {gpu}"
+            return Refused("NOT_FOREIGN", what, f"let a client destroy it; `{all_of_it}` ends all on the GPU")
+        listed = ", ".join(map(str, foreign)) or "none"
+        return Refused("NOT_FOREIGN", f"GPU {gpu} has no foreign GPU instance {gi_id}", f"foreign: {listed}")
 
     def set_mig(self, gpu: int, on: bool) -> None:
         """As `nvidia-smi -mig`: MIG mode is switched, or pending until `reset` where the model needs that (Ampere).
@@ -261,7 +275,8 @@ class Emulator:
         Raises Refused BAD_XID, NO_SUCH_INSTANCE.
         """
         if not 1 <= code <= _LARGEST_XID:
-            raise Refused("BAD_XID", f"XID {code}", f"1 to {_LARGEST_XID}, such as 79: fell off the bus")
+            told = f"1 to {_LARGEST_XID}, after the number of the GPU; 79: fell off the bus"
+            raise Refused("BAD_XID", f"{code} is no XID", told)
         self._living(gpu, gi_id, ci_id)
         gi, ci = (layout.NO_ID if number is None else number for number in (gi_id, ci_id))
         with locked(self.directory / "state/lock"):
@@ -279,11 +294,16 @@ class Emulator:
         usage.feed(self.directory, records)
         return len(records)
 
-    def lose(self, gpu: int, *, lost: bool = True) -> None:
-        """The GPU fell off the bus: every call that names it answers GPU_IS_LOST. `lost=False` brings it back."""
+    def lose(self, gpu: int, *, lost: bool = True) -> bool:
+        """The GPU fell off the bus: every call that names it answers GPU_IS_LOST. `lost=False` brings it back.
+
+        Whether that is news.
+        """
         self._gpu_number(gpu)
         with changing(self.directory) as node:
+            changed = bool(node.gpus[gpu].lost) is not lost
             node.gpus[gpu].lost = int(lost)
+        return changed
 
     def reset(self, gpu: int) -> None:
         """As `nvidia-smi -r`: instances are gone, the pending MIG mode is in force.
@@ -311,7 +331,7 @@ class Emulator:
     def reload_driver(self) -> SeenNode:
         """As `rmmod` and `modprobe`: instances are gone, MIG mode is off except where something outside keeps it.
 
-        That is Ampere, which has it in its InfoROM, and a passthrough VM's GPU, which takes the pending mode then.
+        That is Ampere, which has it in its InfoROM, and a passthrough VM's GPU; both take the pending mode then.
         Raises Unavailable IN_USE while a program runs.
         """
         with changing(self.directory) as node:

@@ -5,23 +5,25 @@ A program holds what it runs on by a lock on a file in state/busy (emulator/src/
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from dynamig.errors import Unavailable
 from dynamig.testing.emulator import layout
-from dynamig.testing.emulator.node import DIRTY, Node, holders, is_locked, read_models
+from dynamig.testing.emulator.node import Node, holders, is_locked, read_models
 
 
 def driver_starts(directory: Path, node: Node) -> None:
-    """Instances are gone everywhere; MIG mode is off except where something outside keeps it."""
+    """Instances are gone everywhere; MIG mode is off except where something outside keeps it.
+
+    That is the InfoROM of Ampere's GPUs, and the host of a VM, whose vGPU has the MIG mode of its type.
+    """
     models = read_models(directory)
     node.head.loaded_us = time.time_ns() // 1000
     for number, gpu in enumerate(node.gpus):
         end_all(directory, node, number)
-        kept = models[gpu.model].reset_to_switch or gpu.virtualization == layout.PASSTHROUGH
+        kept = models[gpu.model].reset_to_switch or gpu.virtualization in (layout.PASSTHROUGH, layout.VGPU)
         gpu.mig_current = gpu.mig_pending = gpu.mig_pending if kept else 0
         gpu.persistence = 0
 
@@ -33,18 +35,13 @@ def end_all(directory: Path, node: Node, number: int) -> None:
 
 
 def end(directory: Path, node: Node, number: int, ended: Collection[int]) -> None:
-    """These GPU instances are gone, with what is in them and their files.
-
-    Killed in between, tree.dirty stays, and the next writer makes the files follow the state (tree.c).
-    """
-    (directory / DIRTY).touch()
+    """These GPU instances are gone, with what is in them and their files, once the change is committed."""
     gpu = node.gpus[number]
     for capability in _capabilities(node.head, gpu, ended):
-        (directory / f"dev/nvidia-caps/nvidia-cap{capability}").unlink(missing_ok=True)
+        node.had.append(directory / f"dev/nvidia-caps/nvidia-cap{capability}")
     for gi_id in ended:
-        shutil.rmtree(_capabilities_of(directory, gpu) / f"gi{gi_id}", ignore_errors=True)
-        for name in busy_names(number, gpu, gi_id):
-            (directory / "state/busy" / name).unlink(missing_ok=True)
+        node.told.append(_capabilities_of(directory, gpu) / f"gi{gi_id}")
+        node.had += [directory / "state/busy" / name for name in busy_names(number, gpu, gi_id)]
     layout.keep(gpu, lambda gi_id: gi_id not in ended)
 
 

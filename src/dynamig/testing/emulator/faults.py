@@ -90,6 +90,11 @@ class SeenFault:
         after = ", after the work" if self.after else ""
         return f"{self.kind} {self.call} {does}: {which} from number {self.nth} on{where}{after}"
 
+    @property
+    def spent(self) -> bool:
+        """All calls that it was to hit have come."""
+        return self.count > 0 and self.seen >= self.nth + self.count - 1
+
     def _answer(self) -> str:
         known = self.code in NvmlReturn._value2member_map_
         return NvmlReturn(self.code).name if known else str(self.code)
@@ -120,7 +125,7 @@ def seen_fault(fault: layout.Fault) -> SeenFault:
     )
 
 
-_DURATION = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>us|ms|s)")
+_DURATION = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,15})?)(?P<unit>us|ms|s)")
 _MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 
 
@@ -164,6 +169,11 @@ def read_faults(directory: Path) -> list[layout.Fault]:
     return found
 
 
-def clear_faults(directory: Path) -> None:
+def clear_faults(directory: Path, with_flags: int = 0) -> None:
+    """No fault is in force; with `with_flags`, none of those that have all of these."""
     with locked(directory / "state" / "faults") as descriptor:
+        found = read_faults(directory) if with_flags else []  # all go, also what is no fault
+        kept = [fault for fault in found if fault.flags & with_flags != with_flags]
         os.ftruncate(descriptor, 0)
+        for fault in kept:
+            append(descriptor, bytes(fault))

@@ -48,8 +48,9 @@ _COMPUTE_PROFILE_FIELDS = ("nvml_profile", "id", "compute_slices", "sms", "max_i
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All models of a file: those that can be emulated, and what the others lack."""
+    """All models of the file `path`: those that can be emulated, and what the others lack."""
 
+    path: Path
     models: Mapping[str, GpuModel]
     incomplete: Mapping[str, tuple[str, ...]]
 
@@ -59,10 +60,16 @@ class Catalog:
             return self.models[key]
         if key in self.incomplete:
             missing = ", ".join(self.incomplete[key])
-            raise Refused("INCOMPLETE_MODEL", f"GPU model {key} lacks {missing}", "add them to a copy: --geometry FILE")
-        lower = "" if key == key.lower() else "keys are lower case; "
+            add = "add them to a copy, and name it with --geometry" if self.path == SHIPPED else "add them"
+            raise Refused("INCOMPLETE_MODEL", f"{self.path}: GPU model {key} lacks {missing}", add)
         listed = "complete models: " + ", ".join(sorted(self.models))
-        raise Refused("UNKNOWN_MODEL", f"no GPU model {key!r}", lower + listed)
+        raise Refused("UNKNOWN_MODEL", f"{self.path} has no GPU model {key!r}", self._meant(key) + listed)
+
+    def _meant(self, key: str) -> str:
+        """What may have been meant by a key that is not there."""
+        near = [known for known in sorted(self.models) if known.startswith(model_key(key))]
+        own = "" if self.path != SHIPPED else "a model of your own needs --geometry FILE; "
+        return f"{', '.join(near)}? " if near and key else own
 
 
 def model_key(model: str) -> str:
@@ -111,7 +118,7 @@ def _catalog(path: Path, entries: list[dict[str, Any]]) -> Catalog:
             incomplete[key] = missing
         else:
             models[key] = _model(path, key, entry)
-    return Catalog(models, incomplete)
+    return Catalog(path, models, incomplete)
 
 
 def _missing(entry: Mapping[str, Any]) -> Iterator[str]:

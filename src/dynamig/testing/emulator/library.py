@@ -36,7 +36,7 @@ def find_library(given: Path | None = None) -> Path:
     named = os.environ.get(VARIABLE)
     if given or named:
         chosen, whose = (given, "") if given else (Path(str(named)), f", which ${VARIABLE} names,")
-        if chosen.is_file():
+        if os.path.isfile(chosen):  # false also where nobody may look, where Path.is_file raises
             return chosen
         built = f"name the {NAME} that `make emulator` built" + (f", or unset {VARIABLE}" if whose else "")
         raise Unavailable("LIBRARY_NOT_FOUND", f"{chosen}{whose} is not a file", built)
@@ -57,7 +57,7 @@ def known_call(call: str, library: Path | None) -> None:
         if error.code == "LIBRARY_NOT_BUILT":
             return
         raise
-    symbols = symbols_of(found)
+    symbols = [symbol for symbol in symbols_of(found) if symbol not in TEXTS]
     if not symbols:
         raise _not_the_library(found, "it exports no symbol of NVML")
     if call in TEXTS:
@@ -128,7 +128,8 @@ def switch_mig(directory: Path, library: Path | None, gpu_uuid: str, *, on: bool
 
 def refusal(code: NvmlReturn, what: str, directory: Path, living: str) -> Refused:
     """The library's refusal, with the reason. `living`: instances that are in the way, empty if none is."""
-    in_the_way = f"in the way: {living or 'no instance, but engines or ids that others have'}"
+    ended = f"{living}; a client destroys it, `dynamig emulator remove-foreign` or `reset {directory} GPU` ends it"
+    in_the_way = f"in the way: {ended if living else 'no instance, but engines or ids that others have'}"
     next_step = {
         NvmlReturn.IN_USE: in_the_way,
         NvmlReturn.INSUFFICIENT_RESOURCES: in_the_way,

@@ -140,7 +140,7 @@ def _distinct(models: list[GpuModel]) -> list[GpuModel]:
 
 def _branch(driver_version: str) -> int:
     """Clients parse two or three numbers and some stop on anything else, so nothing else is let in."""
-    match = re.fullmatch(r"(\d{3,4})\.\d{1,6}(\.\d{1,6})?", driver_version)
+    match = re.fullmatch(r"([1-9][0-9]{2,3})\.[0-9]{1,6}(\.[0-9]{1,6})?", driver_version)
     if not match:
         raise Refused("BAD_VERSION", f"driver version {driver_version!r}", "two or three numbers, such as 580.95.05")
     return int(match[1])
@@ -157,8 +157,17 @@ def _capability_table(models: list[GpuModel]) -> tuple[int, int]:
         for profile in model.profiles:
             side_by_side = model.memory_slices // profile.memory_slices
             gis = max(gis, 2 * (1 << (side_by_side - 1).bit_length()) - 1)
-            cis = max(cis, *(c.max_instances for c in profile.compute_profiles))
+            cis = max(cis, _at_once(profile))
     return gis, cis
+
+
+def _at_once(profile: Profile) -> int:
+    """How many compute instances, of whatever profiles, live beside one another: the one that ends first, and so on."""
+    count, free_from = 0, 0
+    for end, start in sorted((start + c.compute_slices, start) for c in profile.compute_profiles for start in c.starts):
+        if start >= free_from:
+            count, free_from = count + 1, end
+    return count
 
 
 def _head(plan: Plan, branch: int, majors: tree.Majors, gis: int, cis: int, *, character: bool) -> layout.NodeHead:

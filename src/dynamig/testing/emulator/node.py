@@ -9,10 +9,11 @@ import ctypes
 import errno
 import fcntl
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,10 +33,16 @@ DIRTY = "state/tree.dirty"
 
 @dataclass(slots=True)
 class Node:
-    """A private copy of the node file: its head and its GPUs, as ctypes structures."""
+    """A private copy of the node file: its head and its GPUs, as ctypes structures.
+
+    Files of what ends with the change go in the order of emulator/src/tree.c: `told`, directories with access files,
+    before it is committed; `had`, device nodes and lock files, after it.
+    """
 
     head: layout.NodeHead
     gpus: list[layout.Gpu]
+    told: list[Path] = field(default_factory=list)
+    had: list[Path] = field(default_factory=list)
 
     def dump(self) -> bytes:
         return bytes(self.head) + b"".join(bytes(gpu) for gpu in self.gpus)
@@ -85,8 +92,9 @@ def _array(kind: type[S], count: int, data: bytes, at: int, directory: Path, nam
 def changing(directory: Path) -> Iterator[Node]:
     """The node as it is, under the lock; what the block makes of it is the node afterwards, unless it raises.
 
-    A tree that an earlier writer left half changed stays marked so: the library's next change puts it right. The file
-    of the boot id follows the state: a writer killed between the two leaves the old one, until the next change or look.
+    Killed at any point, the node is as before or as after. Only files of what ends may differ, and then the tree is
+    marked: the library's next change puts it right, also what an earlier writer left so. The file of the boot id
+    follows the state: a writer killed between the two leaves the old one, until the next change or look.
     Clients that wait for events are told of instances that are gone and of MIG modes that are others.
     """
     with locked(directory / "state" / "lock"):
@@ -96,7 +104,14 @@ def changing(directory: Path) -> Iterator[Node]:
         already_dirty = (directory / DIRTY).exists()
         yield node
         node.head.revision += 1
-        replace(directory / "state" / "node", node.dump())
+        fresh = _written_beside(directory / "state" / "node", node.dump())  # what may fail comes first
+        if node.told or node.had:
+            (directory / DIRTY).touch()
+        for path in node.told:
+            shutil.rmtree(path, ignore_errors=True)
+        fresh.replace(directory / "state" / "node")
+        for path in node.had:
+            path.unlink(missing_ok=True)
         boot_id_follows(directory, node.head)
         if not already_dirty:
             (directory / DIRTY).unlink(missing_ok=True)
@@ -244,10 +259,16 @@ os.register_at_fork(
 
 def replace(path: Path, content: bytes) -> None:
     """`path` holds `content`, and never anything in between. The caller holds the lock that makes this safe."""
+    _written_beside(path, content).replace(path)
+
+
+def _written_beside(path: Path, content: bytes) -> Path:
+    """A file that may take the place of `path`."""
     fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)  # a killed writer's, who may have been another user
     fresh.write_bytes(content)
     fresh.chmod(0o644)  # whatever the umask is: containers and other users read it
-    fresh.replace(path)
+    return fresh
 
 
 def _read(directory: Path, name: str) -> bytes:
@@ -269,11 +290,12 @@ def files_of(directory: Path) -> Iterator[None]:
 def _no_node(directory: Path, error: OSError) -> Refused:
     if (directory / "state" / "node").is_file():
         return damaged(directory, reason(error))
+    make = f"dynamig emulator init {directory} --gpus ..."
     if not directory.exists():
-        return Refused("NOT_A_NODE", f"there is no {directory}", f"dynamig emulator init {directory} --gpus ...")
+        return Refused("NOT_A_NODE", f"there is no {directory.absolute()}", make)
     what = f"{directory} is not an emulated node"
     if directory.is_dir() and not any(directory.iterdir()):
-        return Refused("NOT_A_NODE", what, f"dynamig emulator init {directory} --gpus ...")
+        return Refused("NOT_A_NODE", what, make)
     return Refused("NOT_A_NODE", what, "name a directory that `dynamig emulator init` made, or init a new one")
 
 

@@ -12,7 +12,7 @@ SMALL = f"a whole number from 0 to {MOST}"
 """Of engines, instances and NVML's constants: clients ask for constant after constant up to the last one."""
 PCI_ID, CAPABILITY = "a PCI id such as 0x233010DE", "a version such as 9.0"
 
-_PATTERNS = {PCI_ID: re.compile(r"(0x)?[0-9a-fA-F]{1,8}"), CAPABILITY: re.compile(r"\d+\.\d+")}
+_PATTERNS = {PCI_ID: re.compile(r"(0x)?[0-9a-fA-F]{1,8}"), CAPABILITY: re.compile(r"[0-9]{1,4}\.[0-9]{1,4}")}
 
 _COMPUTE_PROFILE = {
     "id": COUNT,
