@@ -102,7 +102,7 @@ class FakeSlurmCommands:
     def __init__(self, folder: Path, **job: Any) -> None:
         self._folder = folder
         self.bin = folder / "bin"
-        self.lent = folder / "lent"
+        self.cleared = folder / "cleared"
         self.bin.mkdir()
         for name in ("scontrol", "squeue", "scancel"):
             (self.bin / name).write_text(f"#!{sys.executable}\n{SLURM}")

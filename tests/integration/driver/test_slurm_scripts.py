@@ -48,13 +48,13 @@ def start(script: Path, node: LendingNode, slurm: FakeSlurmCommands, **more: str
 
 def here(script: Path, slurm: FakeSlurmCommands) -> Path:
     """A copy, with its mode. The script takes its folder from nobody's environment, so the test's is put in."""
-    copy = slurm.lent.with_name(f"{script.parent.name}-{script.name}")
+    copy = slurm.cleared.with_name(f"{script.parent.name}-{script.name}")
     if not copy.exists():
         shutil.copy(script, copy)
         text = script.read_text()
-        assert text.count("/run/dynamig/lent") == text.count("/run/dynamig/waiting") == 1
-        text = text.replace("/run/dynamig/lent", str(slurm.lent))
-        copy.write_text(text.replace("/run/dynamig/waiting", str(slurm.lent.with_name("waiting"))))
+        assert text.count("/run/dynamig/cleared") == text.count("/run/dynamig/waiting") == 1
+        text = text.replace("/run/dynamig/cleared", str(slurm.cleared))
+        copy.write_text(text.replace("/run/dynamig/waiting", str(slurm.cleared.with_name("waiting"))))
     return copy
 
 
@@ -82,8 +82,30 @@ def take(node: LendingNode) -> None:
 def test_a_job_without_gpus_costs_nothing(node: LendingNode, tmp_path: Path) -> None:
     slurm = FakeSlurmCommands(tmp_path)
     assert run(PROLOG, node, slurm, SLURM_JOB_GPUS="") == (0, "")
+    assert task_starts(slurm), "though it was submitted from a step with GPUs, of which it is told"
     assert run(EPILOG, node, slurm, SLURM_JOB_GPUS="") == (0, "")
     assert slurm.asked(but=()) == []
+    assert list(slurm.cleared.iterdir()) == []
+
+
+def test_a_job_without_gpus_starts_also_where_no_mark_can_be_made(node: LendingNode, tmp_path: Path) -> None:
+    slurm = FakeSlurmCommands(tmp_path)
+    slurm.cleared.write_text("no directory")
+    assert run(PROLOG, node, slurm, SLURM_JOB_GPUS="") == (0, "")
+    assert task_starts(slurm, SLURM_STEP_GPUS="")
+
+
+def test_the_users_shell_functions_do_not_pass_the_task_prolog(node: LendingNode, tmp_path: Path) -> None:
+    """As where /bin/sh is bash, which takes functions from the environment."""
+    take(node)
+    slurm = FakeSlurmCommands(tmp_path)
+    assert run(PROLOG, node, slurm, DYNAMIG_WAIT="1")[0] == 0
+    bash = tmp_path / "sh"  # it behaves as sh by its name
+    bash.symlink_to("/bin/bash")
+    script = here(TASK_PROLOG, slurm)
+    first, rest = script.read_text().split("\n", 1)
+    script.write_text(f"{first.replace('/bin/sh', str(bash))}\n{rest}")
+    assert not task_starts(slurm, **{"BASH_FUNC_[%%": "() { exit 0; }", "BASH_FUNC_exit%%": "() { builtin exit 0; }"})
 
 
 def test_free_gpus_are_lent_and_given_back_and_slurm_is_not_asked(node: LendingNode, tmp_path: Path) -> None:
@@ -113,7 +135,7 @@ def test_no_task_of_a_run_starts_that_waits_or_waited_in_vain(node: LendingNode,
     assert run(PROLOG, node, slurm)[0] == 0
     assert task_starts(slurm)
     assert run(EPILOG, node, slurm)[0] == 0
-    assert list(slurm.lent.iterdir()) == list(slurm.lent.with_name("waiting").iterdir()) == []
+    assert list(slurm.cleared.iterdir()) == list(slurm.cleared.with_name("waiting").iterdir()) == []
 
 
 def test_what_leaves_in_time_is_waited_for(node: LendingNode, tmp_path: Path) -> None:
@@ -283,12 +305,27 @@ def test_a_slurm_without_sluids_is_asked_by_the_id(node: LendingNode, tmp_path: 
     assert not task_starts(slurm, SLURM_JOB_SLUID="")
 
 
-def test_a_job_whose_tasks_could_not_start_is_turned_away(node: LendingNode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("full", ["folder", "mark"])
+def test_a_job_whose_tasks_could_not_start_is_turned_away(node: LendingNode, tmp_path: Path, full: str) -> None:
     slurm = FakeSlurmCommands(tmp_path)
-    slurm.lent.write_text("no folder")
+    if full == "folder":
+        slurm.cleared.write_text("no folder")
+    else:
+        slurm.cleared.mkdir()
+        (slurm.cleared / "s7").symlink_to(tmp_path / "nowhere" / "s7")  # as where there is no inode left
     status, _ = run(PROLOG, node, slurm)
     assert status == 0
     assert slurm.job()["state"] == "COMPLETING"
+
+
+def test_a_mark_that_cannot_be_made_is_said_and_the_job_has_its_gpus(node: LendingNode, tmp_path: Path) -> None:
+    slurm = FakeSlurmCommands(tmp_path)
+    waiting = slurm.cleared.with_name("waiting")
+    waiting.mkdir()
+    (waiting / "s7").symlink_to(tmp_path / "nowhere" / "s7")
+    status, said = run(PROLOG, node, slurm)
+    assert (status, node.lent()) == (0, {0: 7})
+    assert "cannot write" in said
 
 
 def test_a_prolog_that_is_killed_while_it_waits_gets_nothing(node: LendingNode, tmp_path: Path) -> None:
