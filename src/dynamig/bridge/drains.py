@@ -1,54 +1,96 @@
 """GPUs that do not answer: Slurm is to start nothing on their nodes, and their pods are told (case C-71). Pure.
 
 Slurm keeps single GPUs of a node from nobody, so the whole node is drained: what runs there goes on, and the reason is
-where administrators look for it, in `sinfo -R` (docs/decisions/0020-a-silent-gpu-drains-its-node.md).
+where administrators look for it, in `sinfo -R` (docs/decisions/0020-a-silent-gpu-drains-its-node.md). What they do to a
+drain of ours counts more than what we would do (docs/decisions/0023-whose-drain-it-is.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from dynamig.bridge.actions import Drain, Tell, Undrain
+from dynamig.bridge.drain_memory import DrainMemory, is_ours, marks, memory_of, next_memory
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
+from dynamig.mig import GpuUuid
 from dynamig.protocol import names
-from dynamig.protocol.slurm_jobs import SlurmNode, SlurmNodeName
+from dynamig.protocol.outages import Outage, Outages
+from dynamig.protocol.slurm_jobs import SlurmNode
 from dynamig.protocol.slurm_text import SlurmText, slurm_text
 
 
 def drains(world: World) -> Iterator[Drain | Undrain]:
     """For each node of Slurm whose drain by us is not as its driver's report wants it. Somebody else's reason stays,
     and where the report is old nothing is concluded."""
-    views: dict[SlurmNodeName, list[NodeView]] = {}
-    for node in world.nodes.values():
-        views.setdefault(node.slurm, []).append(node)
-    for name, of_node in views.items():
+    for name, views in world.of_slurm().items():
         slurm = world.slurm_nodes.get(name)
-        if slurm is not None and all(node.fresh for node in of_node):
-            yield from _change(slurm, _why(of_node))
+        if slurm is not None and _are_fresh(views):
+            yield from _change(slurm, views)
 
 
-def _change(slurm: SlurmNode, why: SlurmText) -> Iterator[Drain | Undrain]:
-    ours = slurm.drained and slurm.reason.startswith(names.DRAINED)
-    if why and (ours or not slurm.reason) and slurm.reason != names.DRAINED + why:
-        yield Drain(slurm.name, why)
-    elif ours and not why:
+def remembered(slurm: SlurmNode, views: Sequence[NodeView]) -> DrainMemory:
+    """What the node's Extra is to say of our drains; by an old report, what it says now."""
+    return next_memory(slurm, marks(_outages(views))) if _are_fresh(views) else memory_of(slurm)
+
+
+def _change(slurm: SlurmNode, views: Sequence[NodeView]) -> Iterator[Drain | Undrain]:
+    memory = remembered(slurm, views)
+    wanted = {gpu: o for gpu, o in _outages(views).items() if (gpu, o.since) not in memory.overruled}
+    ours = is_ours(slurm)
+    beneath = slurm.drained and slurm.down and bool(memory.drained)
+    if wanted and (ours or _is_free(slurm)):
+        why = _why(wanted, views)
+        if not (ours and _says(slurm.reason, why)):
+            yield Drain(slurm.name, why)
+    elif not wanted and (ours or beneath):
         yield Undrain(slurm.name)
 
 
-def _why(views: Sequence[NodeView]) -> SlurmText:
-    """Which of the GPUs that Slurm gives out do not answer; empty if all do. Two that say they are the same node are
-    both heard."""
-    silent = {(i, gpu, n.unhealthy[gpu]) for n in views for i, gpu in n.map.items() if gpu in n.unhealthy}
-    return slurm_text(" and ".join(f"GPU {i}: {heard} ({gpu} does not answer)" for i, gpu, heard in sorted(silent)))
+def _says(reason: str, why: SlurmText) -> bool:
+    """Whether the reason is ours, for this; slurmctld itself adds ` : Not responding` to whatever stands there."""
+    return f"{reason} : ".startswith(f"{names.DRAINED}{why} : ")
+
+
+def _is_free(slurm: SlurmNode) -> bool:
+    """Whether nobody else has said anything of the node. A reason of ours may be left after its drain."""
+    return not slurm.reason or (slurm.reason.startswith(names.DRAINED) and not slurm.down)
+
+
+def _are_fresh(views: Sequence[NodeView]) -> bool:
+    """Of two that say they are the same node each may lack what the other reports."""
+    return all(view.fresh for view in views)
+
+
+def _outages(views: Sequence[NodeView]) -> Outages:
+    """Of the GPUs that Slurm gives out."""
+    return {gpu: view.outages[gpu] for view in views for gpu in view.map.values() if gpu in view.outages}
+
+
+def _why(outages: Outages, views: Sequence[NodeView]) -> SlurmText:
+    """Which GPUs are out of use."""
+    found = {(i, gpu) for view in views for i, gpu in view.map.items() if gpu in outages}
+    return slurm_text(" and ".join(f"GPU {i}: {_words(gpu, outages[gpu])}" for i, gpu in sorted(found)))
+
+
+def _words(gpu: GpuUuid, outage: Outage) -> str:
+    if outage.until is None:
+        return f"{outage.heard} ({gpu} does not answer)"
+    until = datetime.fromtimestamp(outage.until, UTC)
+    return f"{outage.heard} ({gpu} answers again and is watched until {until:%H:%M:%S} UTC)"
 
 
 def sick(of: ClaimSet, world: World) -> tuple[Tell, ...]:
     """Words to pods on a GPU that does not answer: they stay, and only their owners know whether they still work."""
     gpu = of.gpu
     homes = (world.nodes.get(claim.view.held_by_node or "") for claim in of.claims)
-    node = next((n for n in homes if n is not None and gpu in n.unhealthy), None)
+    node = next((n for n in homes if n is not None and _is_silent(gpu, n)), None)
     if gpu is None or node is None or not of.pods:
         return ()
-    why = f"{gpu} of node {node.name} does not answer: {node.unhealthy[gpu]}"
+    why = f"{gpu} of node {node.name} does not answer: {node.outages[gpu].heard}"
     return (Tell(of, names.GPU_UNHEALTHY, f"{why}. The pod is left as it is: delete it if it works no more"),)
+
+
+def _is_silent(gpu: GpuUuid | None, node: NodeView) -> bool:
+    return gpu is not None and gpu in node.outages and node.outages[gpu].silent

@@ -33,7 +33,8 @@ FIRST_PRIORITY = 4_294_901_759
 
 @dataclass
 class FakeSlurm:
-    """`shards`: per node, the shards of each GPU by index. `paused`: no job starts."""
+    """`shards`: per node, the shards of each GPU by index. `paused`: no job starts. `drained`: for which reason;
+    `downed`: nodes that somebody set DOWN, with his reason, which then stands for both."""
 
     shards: Mapping[SlurmNodeName, Sequence[int]]
     silent: bool = False
@@ -44,6 +45,7 @@ class FakeSlurm:
     native: set[tuple[SlurmNodeName, int]] = field(default_factory=set)
     down: set[SlurmNodeName] = field(default_factory=set)
     drained: dict[SlurmNodeName, str] = field(default_factory=dict)
+    downed: dict[SlurmNodeName, str] = field(default_factory=dict)
     extra: dict[SlurmNodeName, dict[str, Any]] = field(default_factory=dict)
     cpus: int = 64
     boot: float = 0.0
@@ -106,7 +108,9 @@ class FakeSlurm:
         self.drained[node] = names.DRAINED + reason
 
     def undrain(self, node: SlurmNodeName) -> None:
-        self._check_ours(node)
+        if node not in self.downed:
+            self._check_ours(node)
+        self._answer()
         self.drained.pop(node, None)
         self.schedule()
 
@@ -120,7 +124,7 @@ class FakeSlurm:
         return tuple(
             SlurmNode(
                 name,
-                usable=name not in self.down and name not in self.drained,
+                usable=not {name} & (self.down | self.drained.keys() | self.downed.keys()),
                 gpus=tuple(
                     SlurmGpu(i, total, self._used(name, i), (name, i) in self.native) for i, total in enumerate(gpus)
                 ),
@@ -128,12 +132,19 @@ class FakeSlurm:
                 memory=1_000_000,
                 extra=self.extra.get(name, {}),
                 drained=name in self.drained,
-                reason=self.drained.get(name, "Not responding" if name in self.down else ""),
+                reason=self.downed.get(name) or self.drained.get(name, "Not responding" if name in self.down else ""),
+                down=name in self.down or name in self.downed,
             )
             for name, gpus in self.shards.items()
         )
 
     # -- what happens in Slurm without the bridge ------------------------------------------------------------
+
+    def resume(self, node: SlurmNodeName) -> None:
+        """`scontrol update state=resume`: neither drained nor down, and no reason (tried, 26.05.5)."""
+        self.drained.pop(node, None)
+        self.downed.pop(node, None)
+        self.schedule()
 
     def end(self, job_id: int, ending: Ending) -> None:
         job = self.jobs[job_id]

@@ -17,6 +17,7 @@ from dynamig.driver.loans import MapFile
 from dynamig.driver.recovery import Plan
 from dynamig.driver.service import Driver
 from dynamig.errors import DynamigError, Refused, Unavailable
+from dynamig.mig import GpuUuid
 from dynamig.nvml import NvmlGpus
 from dynamig.protocol import names
 from dynamig.protocol.device_map import DeviceMap, Source
@@ -142,20 +143,55 @@ def gpus_that_do_not_answer_are_told_and_offered_to_nobody(node: EmulatedNode) -
         MapFile(config.state_dir / "slurm-devices.json").write(DeviceMap(dict(enumerate(uuids)), Source.MINORS))
         node.emulator.lose(0)
         driver, _ = _started(config)
-    assert dict(driver.status().unhealthy) == {uuids[0]: "GPU_LOST"}
+    assert _heard(driver) == {uuids[0]: "GPU_LOST"}
     node.emulator.lose(0, lost=False)
     node.emulator.lose(1)
     driver._rescan()
-    assert dict(driver.status().unhealthy) == {uuids[1]: "GPU_LOST"}
-    tainted = {o.reading.uuid: all(UNHEALTHY in d.taints for d in o.pool.devices) for o in driver.status().offers}
-    assert tainted == {uuids[0]: False, uuids[1]: True}
+    assert _heard(driver) == {uuids[1]: "GPU_LOST"}
+    assert _tainted(driver) == {uuids[1]}
     node.emulator.lose(1, lost=False)
     node.emulator.fail("nvmlDeviceGetCount_v2", NvmlReturn.UNKNOWN, count=0)
     driver._rescan()
-    assert dict(driver.status().unhealthy) == {}, "each answers for itself"
+    assert _heard(driver) == {}, "each answers for itself"
     node.emulator.lose(0)
     driver._rescan()
-    assert dict(driver.status().unhealthy) == {uuids[0]: "GPU_LOST"}
+    assert _heard(driver) == {uuids[0]: "GPU_LOST"}
+
+
+def _heard(driver: Driver) -> dict[str, str]:
+    """Of GPUs that are out of use."""
+    return {gpu: outage.heard for gpu, outage in driver.status().outages.items()}
+
+
+def a_gpu_that_answers_again_is_watched_before_it_is_offered_through_restarts_too(node: EmulatedNode) -> None:
+    with tempfile.TemporaryDirectory() as kubelet:
+        config = _config(node, Path(kubelet), "watchSeconds: 3600")
+    uuid = node.gpus.readings()[0].uuid
+    driver = Driver(config)
+    driver._rescan()
+    for lost in (True, False):
+        node.emulator.lose(0, lost=lost)
+        driver._loops["lease"]._poked.clear()
+        driver._rescan()
+        assert driver._loops["lease"]._poked.is_set(), "the bridge learns it at once"
+        assert [driver.status().outages[uuid].silent, _tainted(driver)] == [lost, {uuid}]
+    watched = driver.status().outages
+    driver._loops["lease"]._poked.clear()
+    driver._rescan()
+    assert not driver._loops["lease"]._poked.is_set(), "nothing is new"
+    driver._lock.close()
+    driver = Driver(config)
+    driver._rescan()
+    assert (driver.status().outages, _tainted(driver)) == (watched, {uuid})
+    driver._lock.close()
+    driver = Driver(config.model_copy(update={"watch_seconds": 0}))
+    driver._rescan()
+    assert (driver.status().outages, _tainted(driver)) == ({}, set())
+
+
+def _tainted(driver: Driver) -> set[GpuUuid]:
+    """GPUs of which nothing is to be had."""
+    return {o.reading.uuid for o in driver.status().offers if all(UNHEALTHY in d.taints for d in o.pool.devices)}
 
 
 def a_gpu_that_hangs_when_it_is_opened_is_missing_alone(node: EmulatedNode) -> None:
@@ -266,7 +302,7 @@ def _started(config: DriverConfig) -> tuple[Driver, Lender]:
 
 
 def _with_slurm(node: EmulatedNode, kubelet: Path) -> DriverConfig:
-    return _config(node, kubelet, "slurm: {nodeName: slurm-n1, scontrol: /nonexistent/scontrol}")
+    return _config(node, kubelet, "watchSeconds: 0\nslurm: {nodeName: slurm-n1, scontrol: /nonexistent/scontrol}")
 
 
 def _config(node: EmulatedNode, kubelet: Path, more: str = "") -> DriverConfig:
