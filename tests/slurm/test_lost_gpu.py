@@ -163,6 +163,29 @@ def test_an_administrators_down_over_our_drain_stays_without_it(lab: Lab, cluste
     lab.slurm("scontrol", "update", f"nodename={NODE}", "state=resume")
 
 
+def test_a_pod_whose_gpu_comes_back_without_its_instance_is_told_and_ended(lab: Lab, cluster: Cluster) -> None:
+    """As after `nvidia-smi -r`: the GPU answers, what was made on it is gone. The pod takes its time to end."""
+    emulator, told = cluster.emulator(NODE), "InstanceLost"
+    here = {"kubernetes.io/hostname": NODE}
+    slow = "nvml-list && trap : TERM && while :; do sleep 1; done"
+    cluster.pod("loses", mig(profile="1g.10gb"), command=slow, nodeSelector=here, terminationGracePeriodSeconds=600)
+    cluster.running("loses")
+    index = cluster.gpus(NODE).index(next(i.gpu for i in cluster.instances() if i.node == NODE))
+    with lost(cluster, index):
+        until(lambda: is_drained_by_us(lab), within=A_MINUTE)
+        assert cluster.phase("loses") == "Running"
+    emulator.reset(index)
+
+    def is_told() -> None:
+        assert told in {event["reason"] for event in cluster.events("loses")}
+        (device,) = cluster.claim_of("loses")["status"]["devices"]
+        (condition,) = device["conditions"]
+        assert (condition["status"], condition["reason"]) == ("False", told)
+
+    until(is_told, within=A_MINUTE)
+    until(lambda: is_not_drained(lab), within=OVER)
+
+
 def test_an_administrators_drain_outlives_a_lost_gpu(lab: Lab, cluster: Cluster) -> None:
     gpu = cluster.gpus(NODE)[0]
     lab.slurm("scontrol", "update", f"nodename={NODE}", "state=drain", "reason=maintenance")

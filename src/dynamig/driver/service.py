@@ -290,11 +290,13 @@ class Driver:
         if self._health.look(self._known_gpus(), fresh.keys()) or is_new:
             self._loops["lease"].poke()  # the bridge goes by it
         self._catalog = self._build({})  # what the look at foreign instances goes by
-        foreign = self._repair.foreign()
-        if foreign != self._foreign:
-            log.warning("foreign_instances", found={g: [str(i) for i in found] for g, found in foreign.items()})
-        self._foreign = foreign
-        self._catalog = self._build(foreign)
+        looked = self._repair.look()
+        if looked.lost:
+            self._loops["recover"].poke()  # their pods are to know at once
+        if looked.foreign != self._foreign:
+            log.warning("foreign_instances", found={g: [str(i) for i in found] for g, found in looked.foreign.items()})
+        self._foreign = looked.foreign
+        self._catalog = self._build(looked.foreign)
 
     def _answering(self) -> Sequence[GpuReading]:
         """None where NVML itself does not say which GPUs there are: each that is known is then asked for itself. Raises

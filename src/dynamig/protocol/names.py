@@ -69,6 +69,9 @@ HOLD_SUSPENDED: Final = "HoldSuspended"
 GPU_UNHEALTHY: Final = "GpuUnhealthy"
 """Reason of that condition: the pod's GPU does not answer."""
 
+INSTANCE_LOST: Final = "InstanceLost"
+"""Reason of a device's condition, and for which its pod is ended: the instance it was given is gone (reasons.py)."""
+
 NO_TROUBLE: Final = frozenset({PAID, "SlurmPending", "WaitingForClaims"})
 """Reasons of that condition whose events are of type Normal. All others are warnings."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from dynamig.protocol.lifecycle import State
 from dynamig.protocol.loans import Borrower
 from dynamig.testing.emulator import NvmlReturn
 from tests.integration.driver.node import EmulatedNode
+from tests.unit.driver.bench_node import claim_object
 
 KUBECONFIG = """
 apiVersion: v1
@@ -187,6 +189,30 @@ def a_gpu_that_answers_again_is_watched_before_it_is_offered_through_restarts_to
     driver = Driver(config.model_copy(update={"watch_seconds": 0}))
     driver._rescan()
     assert (driver.status().outages, _tainted(driver)) == ({}, set())
+
+
+def what_a_reset_takes_is_missed_at_the_next_look_and_told(node: EmulatedNode) -> None:
+    with tempfile.TemporaryDirectory() as kubelet:
+        driver = Driver(_config(node, Path(kubelet)))
+    driver._service._out = replace(driver._service._out, claims=node.claims)
+    driver._settler._out = driver._service._out
+    driver._rescan()
+    ref = node.claims.put(claim_object("a", node.device("1g.10gb", 0)))
+    driver._service.prepare(ref, deadline=time.monotonic() + 20)
+    driver._rescan()
+    assert not driver._loops["recover"]._poked.is_set(), "nothing is missed"
+    node.emulator.reset(0)
+    driver._rescan()
+    assert driver._loops["recover"]._poked.is_set()
+    driver._repair.run(driver._repair.plan().actions)
+    driver._settler.step()
+    (entry,) = node.claims.reported["a"]
+    (condition,) = entry["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", names.INSTANCE_LOST)
+    assert "this will not change by itself" in condition["message"]
+    driver._loops["recover"]._poked.clear()
+    driver._rescan()
+    assert not driver._loops["recover"]._poked.is_set()
 
 
 def _tainted(driver: Driver) -> set[GpuUuid]:
