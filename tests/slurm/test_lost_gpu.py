@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,6 +185,31 @@ def test_a_pod_whose_gpu_comes_back_without_its_instance_is_told_and_ended(lab: 
 
     until(is_told, within=A_MINUTE)
     until(lambda: is_not_drained(lab), within=OVER)
+
+
+def test_a_driver_that_starts_without_map_while_a_gpu_is_lost_guesses_no_index(lab: Lab, cluster: Cluster) -> None:
+    """Its first start, or its state is gone: what answers would be taken for Slurm's GPU 0, which is the lost one."""
+    kept = Path(lab.node(NODE).dir) / "dynamig/slurm-devices.json"
+    before = json.loads(kept.read_bytes())
+    lab.stop(f"driver-{NODE}")
+    with lost(cluster, 0):
+        kept.unlink()
+        lab.start(f"driver-{NODE}")
+
+        def is_out() -> None:
+            assert reason(lab) == f"{names.DRAINED}a GPU of unknown index: GPU_LOST (NVML index 0 does not answer)"
+
+        until(is_out, within=A_MINUTE)
+        assert not kept.exists()
+        waits = lab.submit(SLEEPS, f"--nodelist={NODE}", "--gres=gpu:2")
+        assert native_state(lab, waits) == "PENDING"
+
+    def runs() -> None:
+        assert native_state(lab, waits) == "RUNNING"
+
+    until(runs, within=OVER)
+    assert json.loads(kept.read_bytes()) == before
+    is_not_drained(lab)
 
 
 def test_an_administrators_drain_outlives_a_lost_gpu(lab: Lab, cluster: Cluster) -> None:

@@ -64,14 +64,17 @@ def _are_fresh(views: Sequence[NodeView]) -> bool:
 
 
 def _outages(views: Sequence[NodeView]) -> Outages:
-    """Of the GPUs that Slurm gives out."""
-    return {gpu: view.outages[gpu] for view in views for gpu in view.map.values() if gpu in view.outages}
+    """Of the GPUs that Slurm gives out: those of the map, and where there is none, any."""
+    return {gpu: v.outages[gpu] for v in views for gpu in (v.map.values() if v.map else v.outages) if gpu in v.outages}
 
 
 def _why(outages: Outages, views: Sequence[NodeView]) -> SlurmText:
     """Which GPUs are out of use."""
-    found = {(i, gpu) for view in views for i, gpu in view.map.items() if gpu in outages}
-    return slurm_text(" and ".join(f"GPU {i}: {_words(gpu, outages[gpu])}" for i, gpu in sorted(found)))
+    indices = {gpu: i for view in views for i, gpu in view.map.items()}
+    mapped = sorted((indices[gpu], gpu) for gpu in outages if gpu in indices)
+    known = [f"GPU {i}: {_words(gpu, outages[gpu])}" for i, gpu in mapped]
+    others = [f"a GPU of unknown index: {_words(gpu, outages[gpu])}" for gpu in sorted(outages.keys() - indices.keys())]
+    return slurm_text(" and ".join((*known, *others)))
 
 
 def _words(gpu: GpuUuid, outage: Outage) -> str:

@@ -47,6 +47,7 @@ def node_view(name: str, lease: Obj | None, now: float) -> NodeView:
         noted = report.get("deviceMap")
         device_map = map_from_json(noted) if noted is not None else NO_MAP
         trouble = str(report.get("mapTrouble", ""))
+        told_name = str(report.get("slurmNode", ""))
         claims = frozenset(str(uid) for uid in report["claims"])
         registered = bool(report["registered"])
         outages = outages_from_json(report.get("outages", {}))
@@ -55,7 +56,7 @@ def node_view(name: str, lease: Obj | None, now: float) -> NodeView:
     fresh = now - renewed <= FRESH_SECONDS
     stale = "" if fresh else f"its driver has not reported since {lease['spec']['renewTime']}"
     why = stale or _why_not(registered, device_map, trouble)
-    slurm = SlurmNodeName("" if noted is None else device_map.slurm_node or name)
+    slurm = SlurmNodeName(told_name if noted is None else device_map.slurm_node or name)
     return NodeView(name, slurm, fresh, not why, why, claims, renewed, device_map.gpus, outages=outages)
 
 

@@ -110,11 +110,11 @@ class SetClaim:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node that both systems have. `slurm`: empty as long as its driver has no map. `claims`: UIDs that its driver
-    reports living or intended; `reported`: when, in seconds of the epoch; `map`: Slurm index to GPU. `fresh`: the
-    report is new enough to be believed; `ready`: fresh, registered, and the map is good. `gone`: an administrator
-    declared it out of service; nothing of it runs any more. `marks`: what kube-scheduler goes by; `outages`: of GPUs
-    that do not answer its driver, or not for long enough since."""
+    """A node that both systems have. `slurm`: empty as long as its driver does not know it. `claims`: UIDs that
+    its driver reports living or intended; `reported`: when, in seconds of the epoch; `map`: Slurm index to GPU.
+    `fresh`: the report is new enough to be believed; `ready`: fresh, registered, and the map is good. `gone`: an
+    administrator declared it out of service; nothing of it runs any more. `marks`: what kube-scheduler goes by;
+    `outages`: of GPUs that do not answer its driver, or not for long enough since."""
 
     name: str
     slurm: SlurmNodeName

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 
@@ -16,6 +17,9 @@ from dynamig.protocol.gpus import Gpus
 from dynamig.protocol.outages import Outages, after_boot, next_outages, outages_from_json, outages_to_json
 
 log = structlog.get_logger(__name__)
+
+
+NONE: Mapping[GpuUuid, str] = MappingProxyType({})
 
 
 class OutageFile:
@@ -65,12 +69,14 @@ class Health:
         """GPUs that did not answer at the last look."""
         return frozenset(gpu for gpu, outage in self._outages.items() if outage.silent)
 
-    def look(self, known: Iterable[GpuUuid], answering: Collection[GpuUuid]) -> bool:
+    def look(
+        self, known: Iterable[GpuUuid], answering: Collection[GpuUuid], unread: Mapping[GpuUuid, str] = NONE
+    ) -> bool:
         """The outages are those of now; whether they changed. `known`: GPUs that the node has, as far as anybody was
-        told; `answering`: those that were just read."""
-        present = set(known) | set(answering)
+        told; `answering`: those that were just read; `unread`: others that were asked, with what was heard."""
+        present = {*known, *answering, *unread}
         before = {gpu: outage for gpu, outage in self._outages.items() if gpu in present}
-        heard = self._why_silent(present - set(answering))
+        heard = {**self._why_silent(present - set(answering) - unread.keys()), **unread}
         now = next_outages(before, heard, int(self._wall()), self._watch)
         if now == self._outages:
             return False

@@ -286,8 +286,9 @@ class Driver:
         if news := _left_out_anew(self._readings, fresh):
             log.warning("profiles_left_out", gpus=news, effect="these GPUs are offered without them")
         self._readings = {**self._readings, **fresh}
-        is_new = self._lender is not None and self._lender.remap(self._readings.values())
-        if self._health.look(self._known_gpus(), fresh.keys()) or is_new:
+        unread = self._never_read()
+        is_new = self._lender is not None and self._lender.remap(self._readings.values(), unread)
+        if self._health.look(self._known_gpus(), fresh.keys(), unread) or is_new:
             self._loops["lease"].poke()  # the bridge goes by it
         self._catalog = self._build({})  # what the look at foreign instances goes by
         looked = self._repair.look()
@@ -308,6 +309,17 @@ class Driver:
                 raise
             log.warning("nvml_unreadable", code=error.code, error=str(error))
             return ()
+
+    def _never_read(self) -> Mapping[GpuUuid, str]:
+        """GPUs that Slurm may give out and of which we know nothing, with what is heard of them; asked for as long as
+        there is no map: later, those that are not in it are not Slurm's."""
+        if self._lender is None or self._lender.device_map is not None:
+            return {}
+        try:
+            unread = self._gpus.unread()
+        except DynamigError as error:
+            return {GpuUuid("NVML"): error.code}
+        return {gpu: heard for gpu, heard in unread.items() if gpu not in self._readings}
 
     def _known_gpus(self) -> set[GpuUuid]:
         """Those that answered this process once, and those that Slurm was told of."""
@@ -435,6 +447,7 @@ def _slurm_report(lender: Lender) -> Mapping[str, Any]:
     return {
         "device_map": lender.device_map,
         "map_trouble": trouble.what if trouble.closed else "",
+        "slurm_node": lender.slurm_node,
         "loans": lender.loans().values(),
     }
 

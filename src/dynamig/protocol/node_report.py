@@ -23,7 +23,8 @@ class Report:
 
     `device_map`: None on a node without Slurm, and as long as there is no good map; `map_trouble`: why it may not be
     gone by although it is there. Either way nothing is held on the node. `outages`: of GPUs of the node that did not
-    answer when they were last looked at, or not for long enough since.
+    answer when they were last looked at, or not for long enough since; without a map
+    also of those that NVML lists and nobody ever read. `slurm_node`: the name in Slurm, where it is known.
     """
 
     boot_id: str
@@ -34,6 +35,7 @@ class Report:
     map_trouble: str = ""
     loans: tuple[Loan, ...] = ()
     outages: Outages = field(default_factory=dict)
+    slurm_node: str = ""
 
     def to_json(self) -> str:
         body: dict[str, Any] = {
@@ -45,6 +47,8 @@ class Report:
         }
         if self.device_map is not None:
             body["deviceMap"] = map_to_json(self.device_map)
+        if self.slurm_node:
+            body["slurmNode"] = self.slurm_node
         if self.map_trouble:
             body["mapTrouble"] = self.map_trouble
         if self.loans:
@@ -63,7 +67,8 @@ def report_of(
     map_trouble: str = "",
     loans: Iterable[Loan] = (),
     outages: Outages = MappingProxyType({}),
+    slurm_node: str = "",
 ) -> Report:
     claims = tuple(sorted(r.ref.uid for r in records if r.owns_hardware))
     lent = tuple(sorted(loans, key=lambda loan: loan.gpu))
-    return Report(boot_id, sequence, registered, claims, device_map, map_trouble, lent, outages)
+    return Report(boot_id, sequence, registered, claims, device_map, map_trouble, lent, outages, slurm_node)

@@ -21,7 +21,7 @@ from dynamig.errors import DynamigError, Refused, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.nvml import NvmlGpus
 from dynamig.protocol import names
-from dynamig.protocol.device_map import DeviceMap, Source
+from dynamig.protocol.device_map import DeviceMap, Given, Source
 from dynamig.protocol.gpus import MigMode
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.loans import Borrower
@@ -158,6 +158,28 @@ def gpus_that_do_not_answer_are_told_and_offered_to_nobody(node: EmulatedNode) -
     node.emulator.lose(0)
     driver._rescan()
     assert _heard(driver) == {uuids[0]: "GPU_LOST"}
+
+
+def a_gpu_that_never_answered_is_told_by_nvmls_index_until_it_does(node: EmulatedNode) -> None:
+    """Slurm gives it out, and nothing of it is known: no map is made in which the others would have its index."""
+    uuids = [r.uuid for r in node.gpus.readings()]
+    node.emulator.lose(0)
+    with tempfile.TemporaryDirectory() as kubelet:
+        driver = Driver(_with_slurm(node, Path(kubelet)))
+    assert driver._lender is not None
+    driver._lender._maps._given = lambda: Given("slurm-n1")  # as the API server would say that there is no ConfigMap
+    driver._rescan()
+    assert (_heard(driver), driver._lender.device_map) == ({"NVML index 0": "GPU_LOST"}, None)
+    assert [o.reading.uuid for o in driver.status().offers] == uuids[1:]
+    node.emulator.fail("nvmlDeviceGetCount_v2", NvmlReturn.UNKNOWN, count=0)
+    driver._rescan()
+    assert (_heard(driver), driver._lender.device_map) == ({"NVML": "NVML_UNAVAILABLE"}, None)
+    node.emulator.clear_faults()
+    node.emulator.lose(0, lost=False)
+    driver._rescan()
+    assert driver._lender.device_map == DeviceMap(dict(enumerate(uuids)), Source.MINORS, "slurm-n1")
+    driver._rescan()
+    assert _heard(driver) == {}
 
 
 def _heard(driver: Driver) -> dict[str, str]:

@@ -9,6 +9,7 @@ import pytest
 
 from dynamig.bridge.actions import Undrain
 from dynamig.bridge.drain_memory import DrainMemory, marks, next_memory
+from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.outages import Outage
 from dynamig.protocol.slurm_jobs import SlurmNode, SlurmNodeName
@@ -138,6 +139,18 @@ def test_of_two_that_say_they_are_one_node_one_old_report_is_enough_to_conclude_
     stage.slurm.drained, stage.outages = {N1: OURS}, {}
     stage.settle()
     assert stage.slurm.drained == {N1: OURS}
+
+
+def test_a_gpu_that_was_never_read_drains_a_node_that_has_no_map_of_it(stage: Stage) -> None:
+    """Nobody knows which index it has: the reason says what NVML calls it."""
+    stage.outages = {GpuUuid("NVML index 0"): silent()}
+    stage.maps["n1"] = {}
+    stage.settle()
+    unknown = "a GPU of unknown index: GPU_LOST (NVML index 0 does not answer)"
+    assert stage.slurm.drained == {N1: f"dynamig: {unknown}"}, "n2 has a map, and this GPU is not in it"
+    stage.maps["n1"] = {0: gpu("n1", 0), 1: gpu("n1", 1)}
+    stage.settle()
+    assert stage.slurm.drained == {}
 
 
 def test_a_gpu_that_slurm_does_not_give_out_is_no_reason(stage: Stage) -> None:

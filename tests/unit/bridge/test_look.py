@@ -49,6 +49,12 @@ def test_gpus_that_do_not_answer_are_known_from_the_report() -> None:
     assert node_view("n1", lease(outages=outages_to_json(outages)), NOW).outages == outages
 
 
+def test_a_node_without_a_map_has_the_name_in_slurm_that_its_driver_was_told() -> None:
+    assert node_view("n1", lease(deviceMap=None, slurmNode="gn07"), NOW).slurm == "gn07"
+    assert node_view("n1", lease(deviceMap=None), NOW).slurm == ""
+    assert node_view("n1", lease(slurmNode="gn07"), NOW).slurm == "n1", "a map without a name: the name in Kubernetes"
+
+
 @pytest.mark.parametrize(
     ("seen", "why"),
     [
