@@ -319,7 +319,8 @@ class Driver:
             unread = self._gpus.unread()
         except DynamigError as error:
             return {GpuUuid("NVML"): error.code}
-        return {gpu: heard for gpu, heard in unread.items() if gpu not in self._readings}
+        read = {reading.index for reading in self._readings.values()}
+        return {GpuUuid(f"NVML index {index}"): heard for index, heard in unread.items() if index not in read}
 
     def _known_gpus(self) -> set[GpuUuid]:
         """Those that answered this process once, and those that Slurm was told of."""

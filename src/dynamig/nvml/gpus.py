@@ -61,17 +61,14 @@ class NvmlGpus:
         listed = ((index, gpu) for index in range(self._count()) if (gpu := self._uuid(index)) is not None)
         return tuple(r for index, gpu in listed if (r := self._read_known(index, gpu)) is not None)
 
-    def unread(self) -> Mapping[GpuUuid, str]:
-        """GPUs that NVML lists and that do not answer, with the code of what was heard: by UUID, or as `NVML index N`
-        where not even that is told."""
-        found: dict[GpuUuid, str] = {}
+    def unread(self) -> Mapping[int, str]:
+        """GPUs that NVML lists and that do not answer, by its index, with the code of what was heard."""
+        found: dict[int, str] = {}
         for index in range(self._count()):
-            gpu = GpuUuid(f"NVML index {index}")
             try:
-                gpu = self._opened(index)
-                self.reading(gpu)
+                self.reading(self._opened(index))
             except DynamigError as error:
-                found[gpu] = error.code
+                found[index] = error.code
         return found
 
     def reading(self, gpu: GpuUuid) -> GpuReading:

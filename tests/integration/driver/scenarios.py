@@ -176,10 +176,18 @@ def a_gpu_that_never_answered_is_told_by_nvmls_index_until_it_does(node: Emulate
     assert (_heard(driver), driver._lender.device_map) == ({"NVML": "NVML_UNAVAILABLE"}, None)
     node.emulator.clear_faults()
     node.emulator.lose(0, lost=False)
+    driver._lender._maps._given = _no_answer
     driver._rescan()
+    assert (_heard(driver), driver._lender.device_map) == ({}, None)
+    node.emulator.lose(0)
+    driver._lender._maps._given = lambda: Given("slurm-n1")
+    driver._rescan()
+    assert _heard(driver) == {uuids[0]: "GPU_LOST"}, "it has answered once: nothing of it need be guessed"
     assert driver._lender.device_map == DeviceMap(dict(enumerate(uuids)), Source.MINORS, "slurm-n1")
-    driver._rescan()
-    assert _heard(driver) == {}
+
+
+def _no_answer() -> Given:
+    raise Unavailable("MAP_UNKNOWN", "no API server")
 
 
 def _heard(driver: Driver) -> dict[str, str]:
