@@ -148,20 +148,26 @@ def _remembers_nothing(lab: Lab) -> None:
     assert OVERRULED not in slurm_node(lab)["extra"]
 
 
-def test_an_administrators_down_over_our_drain_stays_without_it(lab: Lab, cluster: Cluster) -> None:
+def test_an_administrators_down_over_our_drain_is_his_until_he_ends_it(lab: Lab, cluster: Cluster) -> None:
+    def is_his() -> None:
+        node = slurm_node(lab)
+        assert ("DOWN" in node["state"], node["reason"]) == (True, "bad PSU")
+
     with lost(cluster, 0):
         until(lambda: is_drained_by_us(lab), within=A_MINUTE)
         _looked_again(cluster, "first")
         lab.slurm("scontrol", "update", f"nodename={NODE}", "state=down", "reason=bad PSU")
         _looked_again(cluster, "second")
-        assert {"DOWN", "DRAIN"} <= set(slurm_node(lab)["state"])
-
-    def is_his_alone() -> None:
-        node = slurm_node(lab)
-        assert ("DOWN" in node["state"], "DRAIN" in node["state"], node["reason"]) == (True, False, "bad PSU")
-
-    until(is_his_alone, within=OVER)
+        is_his()
+    until(lambda: _no_outage(lab), within=OVER)
+    _looked_again(cluster, "third")
+    is_his()
     lab.slurm("scontrol", "update", f"nodename={NODE}", "state=resume")
+    until(lambda: _is_idle(lab))
+
+
+def _is_idle(lab: Lab) -> None:
+    assert slurm_node(lab)["state"] == ["IDLE"]
 
 
 def test_a_pod_whose_gpu_comes_back_without_its_instance_is_told_and_ended(lab: Lab, cluster: Cluster) -> None:

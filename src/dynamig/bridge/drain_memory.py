@@ -28,7 +28,7 @@ NONE: Marks = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class DrainMemory:
-    """`drained`: outages for which a drain of ours stands, as far as we know; `overruled`: those whose drain somebody
+    """`drained`: outages for which a drain of ours stood at the last look; `overruled`: those whose drain somebody
     ended, or made his own: the node is not drained for them again."""
 
     drained: Marks = NONE
@@ -59,14 +59,12 @@ def memory_of(slurm: SlurmNode) -> DrainMemory:
 def next_memory(slurm: SlurmNode, now: Marks) -> DrainMemory:
     """What is to be remembered. `now`: the outages of the node's GPUs.
 
-    A drain of ours that is not there any more was ended by somebody, and one that has another's reason was made his
-    own; only beneath a DOWN, whose reason hides ours, it is still ours.
+    A drain of ours that is not there any more was ended by somebody, and one that has another's reason, for a drain or
+    a DOWN, was made his own.
     """
     before = memory_of(slurm)
     if is_ours(slurm):
         return DrainMemory(now - before.overruled, before.overruled & now)
-    if slurm.drained and slurm.down:
-        return DrainMemory(before.drained, before.overruled & now)
     return DrainMemory(NONE, (before.overruled | before.drained) & now)
 
 

@@ -39,23 +39,17 @@ def _change(slurm: SlurmNode, views: Sequence[NodeView]) -> Iterator[Drain | Und
     memory = remembered(slurm, views)
     wanted = {gpu: o for gpu, o in _outages(views).items() if (gpu, o.since) not in memory.overruled}
     ours = is_ours(slurm)
-    beneath = slurm.drained and slurm.down and bool(memory.drained)
-    if wanted and (ours or _is_free(slurm)):
+    if wanted and (ours or not slurm.reason):
         why = _why(wanted, views)
         if not (ours and _says(slurm.reason, why)):
             yield Drain(slurm.name, why)
-    elif not wanted and (ours or beneath):
+    elif not wanted and ours:
         yield Undrain(slurm.name)
 
 
 def _says(reason: str, why: SlurmText) -> bool:
     """Whether the reason is ours, for this; slurmctld itself adds ` : Not responding` to whatever stands there."""
     return f"{reason} : ".startswith(f"{names.DRAINED}{why} : ")
-
-
-def _is_free(slurm: SlurmNode) -> bool:
-    """Whether nobody else has said anything of the node. A reason of ours may be left after its drain."""
-    return not slurm.reason or (slurm.reason.startswith(names.DRAINED) and not slurm.down)
 
 
 def _are_fresh(views: Sequence[NodeView]) -> bool:

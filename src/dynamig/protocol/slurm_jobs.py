@@ -92,8 +92,8 @@ class SlurmGpu:
 class SlurmNode:
     """`usable`: Slurm would start a job there now as far as its state goes; `cpus`, `memory`: free there, whole ones
     and MiB. `extra`: the JSON object in the node's Extra, which other people write too; None if they have something
-    else there. `drained`: it takes no new jobs, by somebody's decision; `down`: it runs none, which may
-    be beside a drain; `reason`: the last that anybody gave for either."""
+    else there. `drained`: it takes no new jobs, by somebody's decision; `reason`: the last that anybody
+    gave, for that or for DOWN."""
 
     name: SlurmNodeName
     usable: bool
@@ -103,7 +103,6 @@ class SlurmNode:
     extra: Mapping[str, Any] | None = field(default_factory=dict)
     drained: bool = False
     reason: str = ""
-    down: bool = False
 
     def has_room_for(self, cpus: int, memory: int) -> bool:
         return self.usable and cpus <= self.cpus and memory <= self.memory
@@ -172,6 +171,5 @@ class Jobs(Protocol):
         ...
 
     def undrain(self, node: SlurmNodeName) -> None:
-        """The node is drained no more; one that is down stays down, with its reason. Raises Conflict if the drain has
-        another's reason."""
+        """The node takes jobs again if a drain of ours kept it from that. Raises Conflict if it is not ours."""
         ...

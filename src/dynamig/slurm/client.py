@@ -161,24 +161,20 @@ class SlurmClient:
     def drain(self, name: SlurmNodeName, reason: str) -> None:
         """The node takes no new jobs, for `reason`; what runs there goes on. Raises Conflict NODE_NOT_OURS where
         somebody else's reason stands, or slurmctld's own: it is neither read over nor written over."""
-        self._check_ours(self._node(name))
+        self._check_ours(name)
         self._change(name, f"draining node {name}", wire.drain_body(names.DRAINED + reason))
 
     def undrain(self, name: SlurmNodeName) -> None:
-        """The node is not drained. One that is down stays down with its reason, whoever gave it (tried, 26.05.5; RESUME
-        would bring it up). Raises Conflict NODE_NOT_OURS where the drain has somebody else's reason."""
-        node = self._node(name)
-        if "DOWN" not in node.states:
-            self._check_ours(node)
+        """The node is not drained by us. Whether it is up is not touched: a node that is down stays down (tried,
+        26.05.5; RESUME would bring it up). Raises Conflict NODE_NOT_OURS for somebody else's reason."""
+        self._check_ours(name)
         self._change(name, f"undraining node {name}", wire.undrain_body())
 
-    @staticmethod
-    def _check_ours(node: NodeInfo) -> None:
+    def _check_ours(self, name: SlurmNodeName) -> None:
         """slurmctld has no compare and swap: a drain of the moment between this and the write that follows is lost."""
-        if node.reason and not node.reason.startswith(names.DRAINED):
-            raise Conflict(
-                "NODE_NOT_OURS", f"node {node.name} has another's reason: {node.reason}", "it is left as it is"
-            )
+        reason = self._node(name).reason
+        if reason and not reason.startswith(names.DRAINED):
+            raise Conflict("NODE_NOT_OURS", f"node {name} has another's reason: {reason}", "it is left as it is")
 
     def _change(self, name: SlurmNodeName, what: str, body: Mapping[str, Any]) -> None:
         self._rest.post(wire.Answer, wire.node_path(name), what, body)

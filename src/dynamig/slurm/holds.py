@@ -147,14 +147,5 @@ def slurm_node(info: NodeInfo) -> SlurmNode:
         found = gres.gpus(info.gres, info.gres_used)
     except (ValueError, IndexError) as error:
         raise Unavailable("SLURM_BAD_ANSWER", f"GRES of node {info.name}: {error}", "a newer Slurm?") from error
-    return SlurmNode(
-        info.name,
-        usable,
-        found,
-        info.cpus,
-        info.memory,
-        extra_of(info),
-        drained="DRAIN" in info.states,
-        reason=info.reason,
-        down="DOWN" in info.states,
-    )
+    drained = "DRAIN" in info.states
+    return SlurmNode(info.name, usable, found, info.cpus, info.memory, extra_of(info), drained, info.reason)

@@ -108,15 +108,13 @@ class FakeSlurm:
         self.drained[node] = names.DRAINED + reason
 
     def undrain(self, node: SlurmNodeName) -> None:
-        if node not in self.downed:
-            self._check_ours(node)
-        self._answer()
+        self._check_ours(node)
         self.drained.pop(node, None)
         self.schedule()
 
     def _check_ours(self, node: SlurmNodeName) -> None:
         self._answer()
-        if not self.drained.get(node, names.DRAINED).startswith(names.DRAINED):
+        if not (self.downed.get(node) or self.drained.get(node, names.DRAINED)).startswith(names.DRAINED):
             raise Conflict("NODE_NOT_OURS", f"node {node} has another's reason")
 
     def nodes(self) -> Sequence[SlurmNode]:
@@ -133,7 +131,6 @@ class FakeSlurm:
                 extra=self.extra.get(name, {}),
                 drained=name in self.drained,
                 reason=self.downed.get(name) or self.drained.get(name, "Not responding" if name in self.down else ""),
-                down=name in self.down or name in self.downed,
             )
             for name, gpus in self.shards.items()
         )

@@ -200,14 +200,6 @@ def test_somebody_elses_reason_is_not_touched(replay: Replay, client: SlurmClien
     assert not any(what.startswith("POST") for what in replay.whats())
 
 
-def test_a_drain_beneath_a_down_ends_whatever_the_reason_of_the_down(replay: Replay, client: SlurmClient) -> None:
-    replay.on("GET /nodes/", "nodes-down-over-drain").on("POST /node/n2", "update")
-    client.undrain(SlurmNodeName("n2"))
-    assert replay.asked[-1].body == {"state": ["UNDRAIN"]}
-    with pytest.raises(Conflict, match="maintenance"):
-        client.drain(SlurmNodeName("n2"), "GPU 0 does not answer")
-
-
 @pytest.mark.parametrize(
     ("before", "value", "after"),
     [
