@@ -58,8 +58,7 @@ def _are_fresh(views: Sequence[NodeView]) -> bool:
 
 
 def _outages(views: Sequence[NodeView]) -> Outages:
-    """Of the GPUs that Slurm gives out: those of the map, and where there is none, any."""
-    return {gpu: v.outages[gpu] for v in views for gpu in (v.map.values() if v.map else v.outages) if gpu in v.outages}
+    return {gpu: outage for view in views for gpu, outage in view.slurm_outages.items()}
 
 
 def _why(outages: Outages, views: Sequence[NodeView]) -> SlurmText:

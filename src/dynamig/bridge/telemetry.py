@@ -45,7 +45,7 @@ def counts(world: World) -> Counts:
         ballast=sum(j.identity.role is Role.BALLAST for j in living),
         bare=len(since),
         bare_age=world.now - min(since) if since else 0.0,
-        unhealthy=sum(gpu in node.outages for node in world.nodes.values() for gpu in node.map.values()),
+        unhealthy=sum(len(node.slurm_outages) for node in world.nodes.values()),
     )
 
 

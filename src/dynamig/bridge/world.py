@@ -128,6 +128,12 @@ class NodeView:
     marks: NodeMarks = UNMARKED
     outages: Outages = field(default_factory=dict)
 
+    @property
+    def slurm_outages(self) -> Outages:
+        """Of GPUs that Slurm gives out: those of the map, and where there is none, any."""
+        ours = set(self.map.values()) or self.outages.keys()
+        return {gpu: outage for gpu, outage in self.outages.items() if self.slurm and gpu in ours}
+
 
 @dataclass(frozen=True, slots=True)
 class World:

@@ -43,7 +43,7 @@ FOREIGN_TAINT: Final = "dynamig.io/foreign"
 """Device taint: an instance that we cannot prove to be ours sits on memory slices of this device."""
 
 UNHEALTHY_TAINT: Final = "dynamig.io/unhealthy"
-"""Device taint: the GPU did not answer when it was last looked at."""
+"""Device taint: the GPU did not answer when it was last looked at, or not for long enough since."""
 
 WITHDRAWN_TAINT: Final = "dynamig.io/withdrawn"
 """Device taint: policy or MIG mode no longer offer the device; it is published while a claim has it."""

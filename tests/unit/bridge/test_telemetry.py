@@ -54,6 +54,9 @@ def test_gpus_that_do_not_answer_are_counted() -> None:
     exported = Exported(Stage(outages={gpu("n1", 0): silent(), GpuUuid("GPU-nobodys"): silent()}))
     exported.look()
     assert exported.value("unhealthy_gpus") == 1
+    exported.stage.maps["n1"] = {}
+    exported.look()
+    assert exported.value("unhealthy_gpus") == 2, "without a map any may be Slurm's"
 
 
 def test_the_reference_names_the_labels_that_are_used() -> None:
