@@ -14,15 +14,16 @@ from typing import Any
 
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
-from dynamig.protocol.outages import Outages
 from dynamig.protocol.slurm_jobs import SlurmNode
 from dynamig.protocol.times import from_rfc3339, to_rfc3339
 
 DRAINED_FOR = "drainedFor"
 OVERRULED = "overruled"
 
-Marks = frozenset[tuple[GpuUuid, int]]
-"""Outages: the GPU, and since when."""
+Mark = tuple[GpuUuid, int]
+"""An outage: the GPU, and since when; an index that no GPU has is out since the epoch."""
+
+Marks = frozenset[Mark]
 NONE: Marks = frozenset()
 
 
@@ -38,10 +39,6 @@ class DrainMemory:
         """The keys that it has in our part of Extra; none if there is nothing to remember."""
         parts = {DRAINED_FOR: self.drained, OVERRULED: self.overruled}
         return {key: {gpu: to_rfc3339(since) for gpu, since in sorted(m)} for key, m in parts.items() if m}
-
-
-def marks(outages: Outages) -> Marks:
-    return frozenset((gpu, outage.since) for gpu, outage in outages.items())
 
 
 def is_ours(slurm: SlurmNode) -> bool:

@@ -7,18 +7,22 @@ drain of ours counts more than what we would do (docs/decisions/0023-whose-drain
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from dynamig.bridge.actions import Drain, Tell, Undrain
-from dynamig.bridge.drain_memory import DrainMemory, is_ours, marks, memory_of, next_memory
+from dynamig.bridge.drain_memory import DrainMemory, Mark, is_ours, memory_of, next_memory
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
-from dynamig.protocol.outages import Outage, Outages
+from dynamig.protocol.outages import Outage
 from dynamig.protocol.slurm_jobs import SlurmNode
 from dynamig.protocol.slurm_text import SlurmText, slurm_text
+
+UNKNOWN = sys.maxsize
+"""Index of a GPU of which only NVML has told, on a node without a map."""
 
 
 def drains(world: World) -> Iterator[Drain | Undrain]:
@@ -32,15 +36,15 @@ def drains(world: World) -> Iterator[Drain | Undrain]:
 
 def remembered(slurm: SlurmNode, views: Sequence[NodeView]) -> DrainMemory:
     """What the node's Extra is to say of our drains; by an old report, what it says now."""
-    return next_memory(slurm, marks(_outages(views))) if _are_fresh(views) else memory_of(slurm)
+    return next_memory(slurm, frozenset(_troubles(slurm, views))) if _are_fresh(views) else memory_of(slurm)
 
 
 def _change(slurm: SlurmNode, views: Sequence[NodeView]) -> Iterator[Drain | Undrain]:
     memory = remembered(slurm, views)
-    wanted = {gpu: o for gpu, o in _outages(views).items() if (gpu, o.since) not in memory.overruled}
+    wanted = [words for mark, words in _troubles(slurm, views).items() if mark not in memory.overruled]
     ours = is_ours(slurm)
     if wanted and (ours or not slurm.reason):
-        why = _why(wanted, views)
+        why = slurm_text(" and ".join(wanted))
         if not (ours and _says(slurm.reason, why)):
             yield Drain(slurm.name, why)
     elif not wanted and ours:
@@ -57,17 +61,20 @@ def _are_fresh(views: Sequence[NodeView]) -> bool:
     return all(view.fresh for view in views)
 
 
-def _outages(views: Sequence[NodeView]) -> Outages:
-    return {gpu: outage for view in views for gpu, outage in view.slurm_outages.items()}
-
-
-def _why(outages: Outages, views: Sequence[NodeView]) -> SlurmText:
-    """Which GPUs are out of use."""
+def _troubles(slurm: SlurmNode, views: Sequence[NodeView]) -> Mapping[Mark, str]:
+    """Why GPUs that Slurm gives out are out of use, in the order of their indices: one whose index is not in its
+    driver's map is lent to nobody either, and which it is nobody guesses."""
     indices = {gpu: i for view in views for i, gpu in view.map.items()}
-    mapped = sorted((indices[gpu], gpu) for gpu in outages if gpu in indices)
-    known = [f"GPU {i}: {_words(gpu, outages[gpu])}" for i, gpu in mapped]
-    others = [f"a GPU of unknown index: {_words(gpu, outages[gpu])}" for gpu in sorted(outages.keys() - indices.keys())]
-    return slurm_text(" and ".join((*known, *others)))
+    given = {g.index for g in slurm.gpus}
+    absent = given - set(indices.values()) if indices else ()
+    found = [(indices.get(gpu, UNKNOWN), gpu, o) for view in views for gpu, o in view.slurm_outages.items()]
+    troubles = {(i, (gpu, o.since)): _words(gpu, o) for i, gpu, o in found if i in given or i == UNKNOWN}
+    troubles |= {(i, (GpuUuid(f"index {i}"), 0)): "its driver knows no GPU of this index" for i in absent}
+    return {mark: f"{_called(i)}: {words}" for (i, mark), words in sorted(troubles.items())}
+
+
+def _called(index: int) -> str:
+    return "a GPU of unknown index" if index == UNKNOWN else f"GPU {index}"
 
 
 def _words(gpu: GpuUuid, outage: Outage) -> str:

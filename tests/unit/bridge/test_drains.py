@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dynamig.bridge.actions import Undrain
-from dynamig.bridge.drain_memory import DrainMemory, marks, next_memory
+from dynamig.bridge.drain_memory import DrainMemory, next_memory
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.outages import Outage
@@ -157,8 +157,32 @@ def test_a_gpu_that_was_never_read_drains_a_node_that_has_no_map_of_it(stage: St
     assert stage.slurm.drained == {}
 
 
-def test_a_gpu_that_slurm_does_not_give_out_is_no_reason(stage: Stage) -> None:
-    stage.maps["n1"] = {0: gpu("n1", 0)}
+@pytest.mark.parametrize("known", [1, 2])
+def test_a_gpu_that_slurm_does_not_give_out_is_no_reason(stage: Stage, known: int) -> None:
+    """Taken out of gres.conf, and of the map too or not yet."""
+    stage.maps["n1"] = {i: gpu("n1", i) for i in range(known)}
+    stage.slurm.shards = {**stage.slurm.shards, N1: stage.slurm.shards[N1][:1]}
+    stage.settle()
+    assert stage.slurm.drained == {}
+
+
+def test_an_index_of_slurm_that_the_drivers_map_lacks_drains_the_node(stage: Stage) -> None:
+    """NVML did not even list the GPU when the map was made: a job that Slurm gives it would come back for ever."""
+    stage.outages = {}
+    known = stage.maps["n1"] = {0: gpu("n1", 0)}
+    stage.settle()
+    assert stage.slurm.drained == {N1: "dynamig: GPU 1: its driver knows no GPU of this index"}
+    stage.slurm.resume(N1)
+    stage.settle()
+    assert stage.slurm.drained == {}, "he has been told"
+    known[1] = gpu("n1", 1)
+    stage.settle()
+    assert stage.slurm.extra[N1] == {}
+
+
+def test_a_node_whose_driver_has_no_map_yet_is_left_alone(stage: Stage) -> None:
+    stage.outages = {}
+    stage.maps["n1"] = {}
     stage.settle()
     assert stage.slurm.drained == {}
 
@@ -230,7 +254,7 @@ def test_a_drain_that_slurmctld_lost_with_its_state_is_set_again(stage: Stage) -
 
 @pytest.mark.parametrize("there", [None, {"dynamig": "odd"}, {"dynamig": {"overruled": {LOST: 7, "GPU": "never"}}}])
 def test_what_others_wrote_into_extra_is_no_word_on_drains(there: Any) -> None:
-    now = marks({LOST: silent()})
+    now = frozenset({(LOST, silent().since)})
     node = SlurmNode(N1, True, (), 1, 1, extra=there)
     assert next_memory(node, now) == DrainMemory()
     assert next_memory(replace(node, drained=True, reason=OURS), now) == DrainMemory(drained=now)
