@@ -41,6 +41,9 @@ class DrainMemory:
         return {key: {gpu: to_rfc3339(since) for gpu, since in sorted(m)} for key, m in parts.items() if m}
 
 
+NOTHING = DrainMemory()
+
+
 def is_ours(slurm: SlurmNode) -> bool:
     """Whether the node is drained, and the reason that stands there is one of ours."""
     return slurm.drained and slurm.reason.startswith(names.DRAINED)
@@ -59,6 +62,8 @@ def next_memory(slurm: SlurmNode, now: Marks) -> DrainMemory:
     A drain of ours that is not there any more was ended by somebody, and one that has another's reason, for a drain or
     a DOWN, was made his own.
     """
+    if not now:
+        return NOTHING
     before = memory_of(slurm)
     if is_ours(slurm):
         return DrainMemory(now - before.overruled, before.overruled & now)

@@ -40,8 +40,9 @@ def remembered(slurm: SlurmNode, views: Sequence[NodeView]) -> DrainMemory:
 
 
 def _change(slurm: SlurmNode, views: Sequence[NodeView]) -> Iterator[Drain | Undrain]:
-    memory = remembered(slurm, views)
-    wanted = [words for mark, words in _troubles(slurm, views).items() if mark not in memory.overruled]
+    troubles = _troubles(slurm, views)
+    memory = next_memory(slurm, frozenset(troubles))
+    wanted = [words for mark, words in troubles.items() if mark not in memory.overruled]
     ours = is_ours(slurm)
     if wanted and (ours or not slurm.reason):
         why = slurm_text(" and ".join(wanted))
@@ -64,11 +65,14 @@ def _are_fresh(views: Sequence[NodeView]) -> bool:
 def _troubles(slurm: SlurmNode, views: Sequence[NodeView]) -> Mapping[Mark, str]:
     """Why GPUs that Slurm gives out are out of use, in the order of their indices: one whose index is not in its
     driver's map is lent to nobody either, and which it is nobody guesses."""
+    given, known = {g.index for g in slurm.gpus}, {i for view in views for i in view.map}
+    absent = given - known if known else set[int]()
+    found = [(gpu, outage) for view in views for gpu, outage in view.slurm_outages.items()]
+    if not found and not absent:  # almost always, on each of a thousand nodes
+        return {}
     indices = {gpu: i for view in views for i, gpu in view.map.items()}
-    given = {g.index for g in slurm.gpus}
-    absent = given - set(indices.values()) if indices else ()
-    found = [(indices.get(gpu, UNKNOWN), gpu, o) for view in views for gpu, o in view.slurm_outages.items()]
-    troubles = {(i, (gpu, o.since)): _words(gpu, o) for i, gpu, o in found if i in given or i == UNKNOWN}
+    mapped = [(indices.get(gpu, UNKNOWN), gpu, outage) for gpu, outage in found]
+    troubles = {(i, (gpu, o.since)): _words(gpu, o) for i, gpu, o in mapped if i in given or i == UNKNOWN}
     troubles |= {(i, (GpuUuid(f"index {i}"), 0)): "its driver knows no GPU of this index" for i in absent}
     return {mark: f"{_called(i)}: {words}" for (i, mark), words in sorted(troubles.items())}
 

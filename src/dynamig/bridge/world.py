@@ -131,8 +131,10 @@ class NodeView:
     @property
     def slurm_outages(self) -> Outages:
         """Of GPUs that Slurm gives out: those of the map, and where there is none, any."""
+        if not (self.outages and self.slurm):
+            return {}
         ours = set(self.map.values()) or self.outages.keys()
-        return {gpu: outage for gpu, outage in self.outages.items() if self.slurm and gpu in ours}
+        return {gpu: outage for gpu, outage in self.outages.items() if gpu in ours}
 
 
 @dataclass(frozen=True, slots=True)
