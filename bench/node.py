@@ -58,7 +58,7 @@ class DriverNode:
         """As the driver's own look at the hardware: without foreign instances first, then with those found."""
         readings = self.gpus.readings()
         self._catalog = self._build(readings, {})
-        self._catalog = self._build(readings, self.repair.foreign())
+        self._catalog = self._build(readings, self.repair.look().foreign)
 
     def _build(self, readings: Sequence[GpuReading], foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]) -> Catalog:
         return build(NODE, readings, self._numbers.of(readings), GpuPolicies(), foreign)

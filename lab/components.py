@@ -39,6 +39,8 @@ DYNAMIG = Path(sys.executable).parent / "dynamig"
 NAMESPACE = "dynamig-system"
 ACCOUNT = "dynamig-driver"
 TOKEN_S = 30 * 24 * 3600
+WATCH_S = 25
+"""How long a GPU must answer again: three looks of its driver, where a site wants minutes."""
 FIRST_KINDS = ("Namespace", "CustomResourceDefinition")
 """What other manifests need to be there before them."""
 
@@ -193,6 +195,7 @@ def driver_config(files: DriverFiles, node: str) -> dict[str, Any]:
         "sysRoot": str(files.emulator / "sys"),
         "socket": str(files.control_socket),
         "gpus": {"default": {"policy": "dynamic", "migMode": "on-demand"}},
+        "watchSeconds": WATCH_S,
         "containerEdits": {
             "env": [f"DYNAMIG_EMULATOR_DIR={IN_CONTAINER}"],
             "mounts": [

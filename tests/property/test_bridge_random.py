@@ -19,8 +19,9 @@ from dynamig.errors import Conflict
 from dynamig.protocol import names
 from dynamig.protocol.hold_lifecycle import NEXT, HoldState
 from dynamig.protocol.identity import Role
+from dynamig.protocol.outages import Outage
 from dynamig.protocol.slurm_jobs import Ending, JobState, SlurmNodeName
-from tests.unit.bridge.stage import NODES, Stage, offers, wants
+from tests.unit.bridge.stage import NODES, Stage, gpu, offers, wants
 
 RUNS = int(os.environ.get("DYNAMIG_BRIDGE_RUNS", "25"))
 STEPS = 60
@@ -78,6 +79,7 @@ class Chaos:
         self.stage = WatchedStage()
         self.made = 0
         self.lost: list[int] = []
+        self.his: dict[SlurmNodeName, str] = {}
         self.things: tuple[tuple[int, Callable[[], None]], ...] = (
             (6, self.create),
             (3, self.finish),
@@ -95,6 +97,10 @@ class Chaos:
             (1, self.conflict),
             (1, self.silence),
             (1, self.time_passes),
+            (1, self.gpu_falls_silent),
+            (2, self.gpu_answers),
+            (1, self.administrator_closes),
+            (2, self.administrator_resumes),
         )
 
     def step(self) -> None:
@@ -103,6 +109,8 @@ class Chaos:
         thing()
         for _ in range(self.random.randint(1, 4)):
             self.stage.look_at_it()
+        reasons = {**self.stage.slurm.drained, **self.stage.slurm.downed}
+        assert self.his.items() <= reasons.items(), "what an administrator closed stays closed, for his reason"
 
     def create(self) -> None:
         self.made += 1
@@ -176,8 +184,8 @@ class Chaos:
         ended = [j for j in self.stage.slurm.jobs.values() if j.state is JobState.ENDED and j.gpu is not None]
         if ended and (job := self.random.choice(ended)).gpu is not None and job.node is not None:
             node = next(n for n in self.stage.slurm.nodes() if n.name == job.node)
-            gpu = next(g for g in node.gpus if g.index == job.gpu.index)
-            if gpu.free >= job.gpu.shards:
+            its = next(g for g in node.gpus if g.index == job.gpu.index)
+            if its.free >= job.gpu.shards:
                 self.stage.slurm.jobs[job.key.job_id] = replace(job, state=JobState.RUNNING, ending=None)
 
     def unfit(self) -> None:
@@ -205,9 +213,36 @@ class Chaos:
     def time_passes(self) -> None:
         self.stage.now += self.random.choice((5.0, 60.0, 400.0))
 
+    def gpu_falls_silent(self) -> None:
+        lost = gpu(self.random.choice(NODES), self.random.randrange(2))
+        since = self.stage.outages[lost].since if lost in self.stage.outages else int(self.stage.now)
+        self.stage.outages[lost] = Outage("GPU_LOST", since)
+
+    def gpu_answers(self) -> None:
+        """It is watched from now on, or has been for long enough."""
+        if out := sorted(self.stage.outages):
+            found = self.random.choice(out)
+            outage = self.stage.outages.pop(found)
+            if outage.silent:
+                self.stage.outages[found] = replace(outage, until=int(self.stage.now) + 300)
+
+    def administrator_closes(self) -> None:
+        node, reason = SlurmNodeName(self.random.choice(NODES)), f"ticket {self.random.randrange(100)}"
+        if node not in self.stage.slurm.downed:
+            self.his[node] = reason
+            self.random.choice((self.stage.slurm.drained, self.stage.slurm.downed))[node] = reason
+
+    def administrator_resumes(self) -> None:
+        node = SlurmNodeName(self.random.choice(NODES))
+        self.his.pop(node, None)
+        self.stage.slurm.resume(node)
+
     def wind_up(self) -> None:
         """Everything ends, and everybody does his part until there is nothing more to do."""
         self.stage.slurm.silent = False
+        self.stage.outages.clear()
+        for name in list(self.his):
+            self.stage.slurm.resume(name)
         for node, index in list(self.stage.slurm.native):
             self.stage.slurm.end_native(node, index)
         for pod in self.stage.sets.pods.values():
@@ -231,6 +266,7 @@ def test_nothing_overlaps_and_nothing_is_left(seed: int) -> None:
     held = [n for n, c in chaos.stage.sets.claims.items() if names.HELD in c["metadata"]["finalizers"]]
     assert held == []
     assert [j.key.job_id for j in chaos.stage.slurm.jobs.values() if j.living] == []
+    assert chaos.stage.slurm.drained == {}
     assert all(names.EXTRA_KEY not in extra for extra in chaos.stage.slurm.extra.values())
 
 

@@ -122,11 +122,12 @@ def let_run(of: ClaimSet) -> tuple[Action, ...]:
 
 def _live(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     """Pods that are bound: their job says what it has; a prepare that failed for good ends them, for a bound pod cannot
-    move."""
+    move; and so does an instance that is gone, as after a reset of its GPU: nobody prepares it for them again."""
     seen = [o for c in of.claims for o in outcomes(c.view, world.driver)]
     for outcome in seen:
         if outcome.final or (not outcome.prepared and world.now - outcome.since > PATIENCE_PREPARE):
-            return end_pods(of, "PrepareFailed", outcome.message)
+            lost = outcome.reason == names.INSTANCE_LOST
+            return end_pods(of, outcome.reason if lost else "PrepareFailed", outcome.message)
     ready = [o for o in seen if o.prepared]
     if len(ready) < sum(len(c.view.devices_of(world.driver)) for c in of.claims):
         return ()

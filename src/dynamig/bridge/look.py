@@ -17,6 +17,7 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.device_map import NO_MAP, DeviceMap, map_from_json
 from dynamig.protocol.node_report import FRESH_SECONDS
+from dynamig.protocol.outages import outages_from_json
 from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
 from dynamig.protocol.times import from_rfc3339
 
@@ -46,16 +47,17 @@ def node_view(name: str, lease: Obj | None, now: float) -> NodeView:
         noted = report.get("deviceMap")
         device_map = map_from_json(noted) if noted is not None else NO_MAP
         trouble = str(report.get("mapTrouble", ""))
+        told_name = str(report.get("slurmNode", ""))
         claims = frozenset(str(uid) for uid in report["claims"])
         registered = bool(report["registered"])
-        unhealthy = {GpuUuid(gpu): str(why) for gpu, why in report.get("unhealthy", {}).items()}
+        outages = outages_from_json(report.get("outages", {}))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         return _silent(name, f"its driver's report cannot be read: {error!r}")
     fresh = now - renewed <= FRESH_SECONDS
     stale = "" if fresh else f"its driver has not reported since {lease['spec']['renewTime']}"
     why = stale or _why_not(registered, device_map, trouble)
-    slurm = SlurmNodeName("" if noted is None else device_map.slurm_node or name)
-    return NodeView(name, slurm, fresh, not why, why, claims, renewed, device_map.gpus, unhealthy=unhealthy)
+    slurm = SlurmNodeName(told_name if noted is None else device_map.slurm_node or name)
+    return NodeView(name, slurm, fresh, not why, why, claims, renewed, device_map.gpus, outages=outages)
 
 
 def _why_not(registered: bool, device_map: DeviceMap, trouble: str) -> str:

@@ -25,7 +25,8 @@ ACTION_OUTCOMES = ("done", "conflict", "failed")
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What one picture has. `holds`: by state; `bare`: claims that live without a Slurm job, `bare_age`: seconds of the
-    one that has longest, 0 if there is none; `unhealthy`: GPUs of Slurm's nodes that do not answer."""
+    one that has longest, 0 if there is none; `unhealthy`: GPUs of Slurm's nodes that do not answer, or not for
+    long enough."""
 
     holds: dict[JobState, int]
     ballast: int
@@ -44,7 +45,7 @@ def counts(world: World) -> Counts:
         ballast=sum(j.identity.role is Role.BALLAST for j in living),
         bare=len(since),
         bare_age=world.now - min(since) if since else 0.0,
-        unhealthy=sum(gpu in node.unhealthy for node in world.nodes.values() for gpu in node.map.values()),
+        unhealthy=sum(len(node.slurm_outages) for node in world.nodes.values()),
     )
 
 
@@ -78,7 +79,9 @@ class Metrics:
             registry=registry,
         )
         self._unhealthy = Gauge(
-            "dynamig_bridge_unhealthy_gpus", "GPUs of Slurm's nodes that do not answer their driver", registry=registry
+            "dynamig_bridge_unhealthy_gpus",
+            "GPUs of Slurm's nodes that do not answer their driver, or not for long enough",
+            registry=registry,
         )
         self._put_off = Gauge(
             "dynamig_bridge_failing_subjects",

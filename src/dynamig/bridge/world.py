@@ -17,6 +17,7 @@ from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
 from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice, hold_note
 from dynamig.protocol.identity import Role
+from dynamig.protocol.outages import Outages
 from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
 from dynamig.protocol.times import from_rfc3339
 
@@ -109,11 +110,11 @@ class SetClaim:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node that both systems have. `slurm`: empty as long as its driver has no map. `claims`: UIDs that its driver
-    reports living or intended; `reported`: when, in seconds of the epoch; `map`: Slurm index to GPU. `fresh`: the
-    report is new enough to be believed; `ready`: fresh, registered, and the map is good. `gone`: an administrator
-    declared it out of service; nothing of it runs any more. `marks`: what kube-scheduler goes by; `unhealthy`: GPUs
-    that do not answer its driver, with what it heard instead."""
+    """A node that both systems have. `slurm`: empty as long as its driver does not know it. `claims`: UIDs that
+    its driver reports living or intended; `reported`: when, in seconds of the epoch; `map`: Slurm index to GPU.
+    `fresh`: the report is new enough to be believed; `ready`: fresh, registered, and the map is good. `gone`: an
+    administrator declared it out of service; nothing of it runs any more. `marks`: what kube-scheduler goes by;
+    `outages`: of GPUs that do not answer its driver, or not for long enough since."""
 
     name: str
     slurm: SlurmNodeName
@@ -125,7 +126,15 @@ class NodeView:
     map: Mapping[int, GpuUuid]
     gone: bool = False
     marks: NodeMarks = UNMARKED
-    unhealthy: Mapping[GpuUuid, str] = field(default_factory=dict)
+    outages: Outages = field(default_factory=dict)
+
+    @property
+    def slurm_outages(self) -> Outages:
+        """Of GPUs that Slurm gives out: those of the map, and where there is none, any."""
+        if not (self.outages and self.slurm):
+            return {}
+        ours = set(self.map.values()) or self.outages.keys()
+        return {gpu: outage for gpu, outage in self.outages.items() if gpu in ours}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +167,13 @@ class World:
 
     def node_of(self, slurm: SlurmNodeName | None) -> NodeView | None:
         return None if slurm is None else _by_slurm(self.nodes).get(slurm)
+
+    def of_slurm(self) -> Mapping[SlurmNodeName, Sequence[NodeView]]:
+        """Nodes by their name in Slurm: two where two say that they are the same one."""
+        found: dict[SlurmNodeName, list[NodeView]] = {}
+        for node in self.nodes.values():
+            found.setdefault(node.slurm, []).append(node)
+        return found
 
     def promising(self, devices: Mapping[str, tuple[NotedDevice, ...]], node: SlurmNodeName, cost: int) -> World:
         """The picture after `devices` were decided on, for `cost` shards on their GPU."""

@@ -24,6 +24,7 @@ from dynamig.driver.service import Driver, LoanStatus
 from dynamig.errors import Refused, Unavailable
 from dynamig.protocol.device_map import map_to_json
 from dynamig.protocol.loans import loan_to_json
+from dynamig.protocol.outages import outages_to_json
 from dynamig.slurm import gres
 
 app = typer.Typer(help="The DRA driver of this node.", no_args_is_help=True)
@@ -202,7 +203,7 @@ def status_body(driver: Driver) -> Mapping[str, Any]:
             }
             for o in state.offers
         ],
-        "unhealthy": dict(state.unhealthy),
+        "outages": outages_to_json(state.outages),
         "claims": [
             {"claim": str(r.ref), "state": r.state.value, "devices": [d.device for d in r.devices]}
             for r in state.records

@@ -64,7 +64,7 @@ def status_text(body: Body, page: Page) -> Text:
         )
     lines += [Text(), wide]
     known = {gpu["uuid"] for gpu in body["gpus"]}
-    lines += [Text(f"{gpu} does not answer: {why}") for gpu, why in body["unhealthy"].items() if gpu not in known]
+    lines += [Text(f"{gpu} {_outage(outage)}") for gpu, outage in body["outages"].items() if gpu not in known]
     if body["claims"]:
         lines += [Text(), aligned([("CLAIM", "STATE", "DEVICES"), *map(_claim, body["claims"])])]
     else:
@@ -86,13 +86,19 @@ def _offer(gpu: Body, body: Body) -> Iterator[str]:
     yield f"{gpu['offered']} of {gpu['devices']} devices offered"
     if gpu["note"]:
         yield gpu["note"]
-    if heard := body["unhealthy"].get(gpu["uuid"]):
-        yield f"does not answer: {heard}"
+    if outage := body["outages"].get(gpu["uuid"]):
+        yield _outage(outage)
     yield from (f"left out: {one}" for one in gpu["leftOut"])
     yield from (f"foreign {one}" for one in gpu["foreign"])
     yield from (f"lent to Slurm job {b['job']['id']}" for b in slurm.get("loans", ()) if b["gpu"] == gpu["uuid"])
     if gpu["uuid"] in slurm.get("damagedLoans", ()):
         yield "lent, its record cannot be read"
+
+
+def _outage(outage: Body) -> str:
+    if until := outage.get("until"):
+        return f"answers again after {outage['heard']}, offered again at {until} if it goes on"
+    return f"does not answer since {outage['since']}: {outage['heard']}"
 
 
 def _claim(claim: Body) -> Row:

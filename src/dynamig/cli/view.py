@@ -177,7 +177,7 @@ def _problem(devices: tuple[PublishedDevice, ...]) -> str | None:
     if not devices:
         return "nothing of it is published"
     silent = all(names.UNHEALTHY_TAINT in (t.key for t in d.taints) for d in devices)
-    return "it did not answer when its driver last looked" if silent else None
+    return "it does not answer its driver, or not for long enough" if silent else None
 
 
 def _own_name(gpu: str | None, devices: tuple[PublishedDevice, ...]) -> str:

@@ -95,6 +95,7 @@ class DriverConfig(Settings):
     sys_root: AbsolutePath = Path("/sys")
     socket: AbsolutePath = Path("/run/dynamig/driver.sock")
     gpus: GpuPolicies = GpuPolicies()
+    watch_seconds: Annotated[int, Field(ge=0, le=86400, strict=True)] = 300
     container_edits: EditsConfig = EditsConfig()
     slurm: SlurmConfig | None = None
 

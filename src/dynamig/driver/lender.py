@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import structlog
 
@@ -46,6 +47,9 @@ POLL = 0.5
 
 ASK_AGAIN = 5.0
 """Seconds for which slurmctld is not asked again about the same loan by those who wait for it."""
+
+
+NOTHING: Mapping[GpuUuid, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +307,10 @@ class Lender:
 
     # -- the map ---------------------------------------------------------------------------------------------
 
-    def remap(self, readings: Iterable[GpuReading]) -> bool:
-        """The device map is as P6 wants it for the GPUs that were read now; whether anything of it is new."""
-        return self._maps.remap(readings)
+    def remap(self, readings: Iterable[GpuReading], unread: Mapping[GpuUuid, str] = NOTHING) -> bool:
+        """The device map is as P6 wants it for the GPUs that were read now, and those that were not (`unread` of
+        `NvmlGpus`); whether anything of it is new."""
+        return self._maps.remap(readings, unread)
 
     def _in_use(self) -> InUse:
         lent = bool(self._loans.all() or self._loans.damaged())
@@ -335,6 +340,11 @@ class Lender:
     @property
     def device_map(self) -> DeviceMap | None:
         return self._maps.current
+
+    @property
+    def slurm_node(self) -> str:
+        """The node's name in Slurm, as administrators have told it; empty as long as that is not known."""
+        return self._maps.told_name
 
     @property
     def map_trouble(self) -> Trouble:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -47,6 +47,7 @@ class MapKeeper:
         kept = file.load()
         self._current = kept if kept is None or kept.slurm_node else replace(kept, slurm_node=node)
         self._trouble = Trouble()
+        self._told_name = "" if self._current is None else self._current.slurm_node
 
     @property
     def current(self) -> DeviceMap | None:
@@ -56,6 +57,11 @@ class MapKeeper:
     def slurm_node(self) -> str:
         """The node's name in Slurm."""
         return self._node if self._current is None else self._current.slurm_node
+
+    @property
+    def told_name(self) -> str:
+        """The same, as administrators have told it; empty as long as that is not known."""
+        return self._told_name
 
     @property
     def trouble(self) -> Trouble:
@@ -68,19 +74,22 @@ class MapKeeper:
         with self._lock:
             yield self._current
 
-    def remap(self, readings: Iterable[GpuReading]) -> bool:
-        """The map is the one to go by now that the GPUs are `readings`; whether it, or what is wrong with it, is new.
+    def remap(self, readings: Iterable[GpuReading], unread: Mapping[GpuUuid, str]) -> bool:
+        """The map is the one to go by now that the GPUs are `readings`, and `unread`, which do not answer; whether it,
+        or what is wrong with it, is new.
 
         Raises Unavailable if the disk refuses it.
         """
         with self._lock:
             before = (self._current, self._trouble)
-            self._say(self._remapped(tuple(readings)))
+            self._say(self._remapped(tuple(readings), unread))
             return before != (self._current, self._trouble)
 
-    def _remapped(self, readings: Collection[GpuReading]) -> Trouble:
+    def _remapped(self, readings: Collection[GpuReading], unread: Mapping[GpuUuid, str]) -> Trouble:
         try:
-            fresh = make_map(readings, self._given(), self._current)
+            given = self._given()
+            self._told_name = given.slurm_node
+            fresh = make_map(readings, given, self._current, unread)
         except Refused as error:
             return Trouble(str(error), closed=True)
         except Unavailable as error:  # the last map stays, and with it what was known to be wrong

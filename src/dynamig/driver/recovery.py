@@ -121,11 +121,19 @@ def _for_prepared(
     boot_id: str,
     cdi_claims: Collection[str],
 ) -> Action | None:
+    if why := why_lost(record, live, boot_id):
+        return Retire(record, why)
+    return None if record.ref.uid in cdi_claims else RestoreCdi(record)
+
+
+def why_lost(record: ClaimRecord, live: Mapping[GpuUuid, Sequence[LiveInstance]], boot_id: str) -> str:
+    """Why what a prepared claim was given is not there any more; empty if it is, and as long as not all of its GPUs
+    can be asked."""
     if record.boot_id != boot_id:
-        return Retire(record, "the node was rebooted")
+        return "the node was rebooted"
     if all(d.gpu in live for d in record.devices):
         try:
             i3_prepared_is_live(record, live)
         except InvariantBroken as broken:
-            return Retire(record, broken.what)
-    return None if record.ref.uid in cdi_claims else RestoreCdi(record)
+            return broken.what
+    return ""

@@ -8,6 +8,7 @@ gone in between is not taken for somebody else's. Each action checks again under
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -21,9 +22,19 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol.claims import ClaimRef, ClaimView
 from dynamig.protocol.gpus import LiveInstance
 from dynamig.protocol.hold_note import NotedDevice
-from dynamig.protocol.records import DeviceRecord
+from dynamig.protocol.lifecycle import State
+from dynamig.protocol.records import ClaimRecord, DeviceRecord
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """`foreign`: instances that nothing proves to be ours, by GPU; `lost`: claims that were prepared, and of which
+    something is gone: it is for the next `plan` to say what to do."""
+
+    foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]
+    lost: frozenset[str]
 
 
 class Repair:
@@ -43,12 +54,16 @@ class Repair:
         self._catalog = catalog
         self._on_lost = on_lost
 
-    def foreign(self) -> Mapping[GpuUuid, tuple[LiveInstance, ...]]:
-        """Instances that nothing proves to be ours, by GPU."""
+    def look(self) -> Looked:
         before = self._out.journal.records()
         live = self._live()
         after = self._out.journal.records()
-        return foreign_instances(live, [*before.values(), *after.values()], self._node.boot_id)
+        boot_id = self._node.boot_id
+        prepared = (r for uid, r in after.items() if r.state is State.PREPARED and before.get(uid) == r)
+        return Looked(
+            foreign=foreign_instances(live, [*before.values(), *after.values()], boot_id),
+            lost=frozenset(r.ref.uid for r in prepared if recovery.why_lost(r, live, boot_id)),
+        )
 
     def plan(self, held_here: Sequence[ClaimView] = ()) -> recovery.Plan:
         """What is to be done now; nothing is done. `held_here`: claims that carry our finalizer for this node."""
@@ -70,14 +85,20 @@ class Repair:
     def _run(self, action: recovery.Action) -> None:
         match action:
             case recovery.Retire(record, why):
-                if self._service.endings.retire(record) and record.live_devices:
-                    self._on_lost(record.ref, Unavailable("INSTANCE_LOST", why, "delete the pod and make it again"))
+                if self._service.endings.retire(record) and record.state is State.PREPARED:
+                    self._on_lost(record.ref, self._loss(record, why))
             case recovery.RestoreCdi(record):
                 self._service.restore_cdi(record)
             case recovery.RemoveCdi(uid):
                 self._service.remove_cdi(uid)
             case recovery.TakeNote(claim, devices):
                 self._service.take_note(claim, [self._noted(noted) for noted in devices])
+
+    def _loss(self, record: ClaimRecord, why: str) -> DynamigError:
+        """What its pod is told: after a boot the kubelet prepares the claim again, and for a pod that runs never."""
+        if record.boot_id != self._node.boot_id:
+            return Unavailable("NODE_REBOOTED", why, "the kubelet prepares the claim again")
+        return Refused("INSTANCE_LOST", f"what the pod was given is gone: {why}", "it needs a new pod")
 
     def _noted(self, noted: NotedDevice) -> DeviceRecord:
         """With its place, if the device is still offered: then letting go looks whether the place is empty."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
@@ -24,6 +24,7 @@ from dynamig.driver.adoption import Adopted
 from dynamig.driver.claims import ClaimService
 from dynamig.driver.config import DriverConfig, SlurmConfig
 from dynamig.driver.control import Ask, Caller
+from dynamig.driver.health import Health, OutageFile
 from dynamig.driver.journal import FileJournal
 from dynamig.driver.lender import Lender, Slurm
 from dynamig.driver.loan_asks import loan_asks
@@ -48,6 +49,7 @@ from dynamig.protocol.device_map import DeviceMap, Given, Source
 from dynamig.protocol.gpus import GpuReading, LiveInstance
 from dynamig.protocol.loans import Loan
 from dynamig.protocol.node_report import report_of
+from dynamig.protocol.outages import Outages
 from dynamig.protocol.records import ClaimRecord, held_devices
 from dynamig.protocol.seen import Seen
 
@@ -96,7 +98,8 @@ class Driver:
         self._catalog = catalogs.Catalog()
         self._readings: dict[GpuUuid, GpuReading] = {}
         self._foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]] = {}
-        self._unhealthy: Mapping[GpuUuid, str] = {}
+        outages = OutageFile(config.state_dir / "outages.json", node.boot_id)
+        self._health = Health(self._gpus, outages, config.watch_seconds, time.time)
         self._registered = threading.Event()
         self._published = threading.Event()
         self._stopping = threading.Event()
@@ -238,7 +241,7 @@ class Driver:
         self._rescan()
         if self._registered.is_set():
             pools = [offer.pool for offer in self._catalog.offers.values()]
-            keep = {o.pool.name for o in self._catalog.offers.values() if o.reading.uuid in self._unhealthy}
+            keep = {o.pool.name for o in self._catalog.offers.values() if o.reading.uuid in self._health.silent}
             publish(self._slices, pools, driver=self._node.driver_name, node=self._node.name, keep_pools=keep)
             self._published.set()
         return RESCAN
@@ -257,7 +260,7 @@ class Driver:
             self._sequence,
             self._registered.is_set(),
             self._journal.records().values(),
-            unhealthy=self._unhealthy,
+            outages=self._health.outages,
             **({} if self._lender is None else _slurm_report(self._lender)),
         )
         self._lease.renew(report.to_json())
@@ -283,19 +286,18 @@ class Driver:
         if news := _left_out_anew(self._readings, fresh):
             log.warning("profiles_left_out", gpus=news, effect="these GPUs are offered without them")
         self._readings = {**self._readings, **fresh}
-        is_new = self._lender is not None and self._lender.remap(self._readings.values())
-        unhealthy = self._why_silent(self._known_gpus() - set(fresh))
-        if is_new or unhealthy != self._unhealthy:
+        unread = self._never_read()
+        is_new = self._lender is not None and self._lender.remap(self._readings.values(), unread)
+        if self._health.look(self._known_gpus(), fresh.keys(), unread) or is_new:
             self._loops["lease"].poke()  # the bridge goes by it
-        if unhealthy.keys() != self._unhealthy.keys():
-            log.warning("unhealthy_gpus", gpus=unhealthy, effect="their devices are tainted until they answer again")
-        self._unhealthy = unhealthy
         self._catalog = self._build({})  # what the look at foreign instances goes by
-        foreign = self._repair.foreign()
-        if foreign != self._foreign:
-            log.warning("foreign_instances", found={g: [str(i) for i in found] for g, found in foreign.items()})
-        self._foreign = foreign
-        self._catalog = self._build(foreign)
+        looked = self._repair.look()
+        if looked.lost:
+            self._loops["recover"].poke()  # their pods are to know at once
+        if looked.foreign != self._foreign:
+            log.warning("foreign_instances", found={g: [str(i) for i in found] for g, found in looked.foreign.items()})
+        self._foreign = looked.foreign
+        self._catalog = self._build(looked.foreign)
 
     def _answering(self) -> Sequence[GpuReading]:
         """None where NVML itself does not say which GPUs there are: each that is known is then asked for itself. Raises
@@ -308,20 +310,22 @@ class Driver:
             log.warning("nvml_unreadable", code=error.code, error=str(error))
             return ()
 
+    def _never_read(self) -> Mapping[GpuUuid, str]:
+        """GPUs that Slurm may give out and of which we know nothing, with what is heard of them; asked for as long as
+        there is no map: later, those that are not in it are not Slurm's."""
+        if self._lender is None or self._lender.device_map is not None:
+            return {}
+        try:
+            unread = self._gpus.unread()
+        except DynamigError as error:
+            return {GpuUuid("NVML"): error.code}
+        read = {reading.index for reading in self._readings.values()}
+        return {GpuUuid(f"NVML index {index}"): heard for index, heard in unread.items() if index not in read}
+
     def _known_gpus(self) -> set[GpuUuid]:
         """Those that answered this process once, and those that Slurm was told of."""
         device_map = None if self._lender is None else self._lender.device_map
         return {*self._readings, *(device_map.gpus.values() if device_map is not None else ())}
-
-    def _why_silent(self, gpus: Iterable[GpuUuid]) -> Mapping[GpuUuid, str]:
-        """What is heard instead of a reading. One that answers now was only left out of NVML's list for a moment."""
-        found: dict[GpuUuid, str] = {}
-        for gpu in sorted(gpus):
-            try:
-                self._gpus.reading(gpu)
-            except DynamigError as error:
-                found[gpu] = error.code
-        return found
 
     def _build(self, foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]) -> catalogs.Catalog:
         readings = self._readings.values()
@@ -336,7 +340,7 @@ class Driver:
             foreign,
             held=held_devices(records),
             managed=managed,
-            unhealthy=self._unhealthy,
+            unhealthy=self._health.outages,
         )
 
     # -- for people --------------------------------------------------------------------------------------------
@@ -381,7 +385,7 @@ class Driver:
             published=self._published.is_set(),
             offers=tuple(self._catalog.offers.values()),
             foreign=self._foreign,
-            unhealthy=self._unhealthy,
+            outages=self._health.outages,
             records=tuple(self._journal.records().values()),
             loans=_loan_status(self._lender),
         )
@@ -407,7 +411,7 @@ class Status:
     published: bool
     offers: tuple[catalogs.Offer, ...]
     foreign: Mapping[GpuUuid, tuple[LiveInstance, ...]]
-    unhealthy: Mapping[GpuUuid, str]
+    outages: Outages
     records: tuple[ClaimRecord, ...]
     loans: LoanStatus | None
 
@@ -418,8 +422,10 @@ class Status:
             return "not registered with the kubelet"
         if not self.published:
             return "slices not published yet"
-        if not any(offer.pool.devices for offer in self.offers if offer.reading.uuid not in self.unhealthy):
-            return "no device to offer: no GPU answers, see `nvidia-smi -L` and gpu_unreadable in the log"
+        if not any(offer.pool.devices for offer in self.offers if offer.reading.uuid not in self.outages):
+            return (
+                "no device to offer: no GPU answers, or for long enough; see `dynamig driver status`, `nvidia-smi -L`"
+            )
         return ""
 
 
@@ -442,6 +448,7 @@ def _slurm_report(lender: Lender) -> Mapping[str, Any]:
     return {
         "device_map": lender.device_map,
         "map_trouble": trouble.what if trouble.closed else "",
+        "slurm_node": lender.slurm_node,
         "loans": lender.loans().values(),
     }
 

@@ -8,7 +8,7 @@ concurrent; who needs several of them to be one step holds the driver's lock of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -58,9 +58,18 @@ class NvmlGpus:
 
     def readings(self) -> Sequence[GpuReading]:
         """Every GPU that answers, in NVML's order. Each is read on its own thread: one that hangs is only missing."""
-        count = self._run(_SYSTEM, "counting GPUs", lambda: int(pynvml.nvmlDeviceGetCount()))
-        listed = ((index, gpu) for index in range(count) if (gpu := self._uuid(index)) is not None)
+        listed = ((index, gpu) for index in range(self._count()) if (gpu := self._uuid(index)) is not None)
         return tuple(r for index, gpu in listed if (r := self._read_known(index, gpu)) is not None)
+
+    def unread(self) -> Mapping[int, str]:
+        """GPUs that NVML lists and that do not answer, by its index, with the code of what was heard."""
+        found: dict[int, str] = {}
+        for index in range(self._count()):
+            try:
+                self.reading(self._opened(index))
+            except DynamigError as error:
+                found[index] = error.code
+        return found
 
     def reading(self, gpu: GpuUuid) -> GpuReading:
         return self._on(gpu, "reading the GPU", self._read)
@@ -93,10 +102,18 @@ class NvmlGpus:
     def _read(self, handle: Handle) -> GpuReading:
         return read_gpu(handle, int(pynvml.nvmlDeviceGetIndex(handle)), self._sys_root)
 
+    def _count(self) -> int:
+        return self._run(_SYSTEM, "counting GPUs", lambda: int(pynvml.nvmlDeviceGetCount()))
+
+    def _opened(self, index: int) -> GpuUuid:
+        """Raises what NVML says of one that is lost or denied, and NVML_TIMEOUT of one that hangs on the thread that
+        this index has for it."""
+        return self._run(GpuUuid(f"index {index}"), f"GPU {index}: opening it", lambda: _uuid_of(index))
+
     def _uuid(self, index: int) -> GpuUuid | None:
-        """None for a GPU that cannot be opened: lost, denied, or hanging on the thread that this index has for it."""
+        """None for a GPU that cannot be opened."""
         try:
-            return self._run(GpuUuid(f"index {index}"), f"GPU {index}: opening it", lambda: _uuid_of(index))
+            return self._opened(index)
         except DynamigError as error:
             log.warning("gpu_unreadable", index=index, error=str(error))
             return None

@@ -86,14 +86,22 @@ NO_MAP = DeviceMap(MappingProxyType({}), Source.MINORS)
 """Knows no index: nothing can be held or lent by it."""
 
 
-def make_map(readings: Iterable[GpuReading], given: Given, last: DeviceMap | None = None) -> DeviceMap:
+def make_map(
+    readings: Iterable[GpuReading],
+    given: Given,
+    last: DeviceMap | None = None,
+    unread: Mapping[GpuUuid, str] = MappingProxyType({}),
+) -> DeviceMap:
     """The map of a node with the GPUs `readings`: as it is given, else by minors. A GPU of the `last` map may be silent
-    now; it is the node's all the same.
+    now; it is the node's all the same. `unread`: GPUs that NVML lists and that do not answer, with what was heard.
 
-    Raises Refused BAD_DEVICE_MAP naming every GPU that is given twice, or that is not on this node.
+    Raises Refused BAD_DEVICE_MAP naming every GPU that is given twice, or that is not on this node; GPU_UNREAD where a
+    first map by minors would leave out a GPU: it has a device file, and each index behind that would be wrong.
     """
     present = sorted(readings, key=lambda r: r.minor)
     if given.gpus is None:
+        if unread and last is None:
+            raise _unread(unread)
         by_minors = MappingProxyType({i: r.uuid for i, r in enumerate(present)})
         return DeviceMap(by_minors, Source.MINORS, given.slurm_node)
     known = {str(gpu): gpu for gpu in (*(last.gpus.values() if last else ()), *(r.uuid for r in present))}
@@ -107,6 +115,15 @@ def make_map(readings: Iterable[GpuReading], given: Given, last: DeviceMap | Non
         raise Refused("BAD_DEVICE_MAP", f"device map: {'; '.join(wrong)}", "compare with `nvidia-smi -L`")
     gpus = MappingProxyType({i: gpu for i, gpu in found.items() if gpu is not None})
     return DeviceMap(gpus, given.source, given.slurm_node)
+
+
+def _unread(unread: Mapping[GpuUuid, str]) -> Refused:
+    named = ", ".join(f"{gpu} ({heard})" for gpu, heard in sorted(unread.items()))
+    return Refused(
+        "GPU_UNREAD",
+        f"{named} does not answer, and never did, so nobody knows which index of Slurm it has",
+        f"repair it, or give the map of the others in the ConfigMap {names.GPU_MAP}, by UUID",
+    )
 
 
 def _bus_id(text: str) -> str:

@@ -41,11 +41,13 @@ def failed(claim: ClaimView, driver: str, error: DynamigError, now: float) -> Se
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the driver says of one device. `final`: a failure that trying again cannot mend. `since`: epoch seconds."""
+    """What the driver says of one device. `reason`: the condition's; `final`: a failure that trying again cannot mend.
+    `since`: epoch seconds."""
 
     pool: str
     device: str
     prepared: bool
+    reason: str
     final: bool
     message: str
     since: float
@@ -69,6 +71,7 @@ def _outcome(entry: Mapping[str, Any], condition: Mapping[str, Any]) -> Outcome:
         pool=entry["pool"],
         device=entry["device"],
         prepared=condition["status"] == "True",
+        reason=condition["reason"],
         final=condition["status"] != "True" and condition["reason"] in _FINAL_REASONS,
         message=condition["message"],
         since=from_rfc3339(condition["lastTransitionTime"]),

@@ -43,7 +43,7 @@ FOREIGN_TAINT: Final = "dynamig.io/foreign"
 """Device taint: an instance that we cannot prove to be ours sits on memory slices of this device."""
 
 UNHEALTHY_TAINT: Final = "dynamig.io/unhealthy"
-"""Device taint: the GPU did not answer when it was last looked at."""
+"""Device taint: the GPU did not answer when it was last looked at, or not for long enough since."""
 
 WITHDRAWN_TAINT: Final = "dynamig.io/withdrawn"
 """Device taint: policy or MIG mode no longer offer the device; it is published while a claim has it."""
@@ -68,6 +68,9 @@ HOLD_SUSPENDED: Final = "HoldSuspended"
 
 GPU_UNHEALTHY: Final = "GpuUnhealthy"
 """Reason of that condition: the pod's GPU does not answer."""
+
+INSTANCE_LOST: Final = "InstanceLost"
+"""Reason of a device's condition, and for which its pod is ended: the instance it was given is gone (reasons.py)."""
 
 NO_TROUBLE: Final = frozenset({PAID, "SlurmPending", "WaitingForClaims"})
 """Reasons of that condition whose events are of type Normal. All others are warnings."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from dynamig.mig import GpuUuid
 from dynamig.protocol.device_map import DeviceMap, map_to_json
 from dynamig.protocol.loans import Loan, loan_to_json
+from dynamig.protocol.outages import Outages, outages_to_json
 from dynamig.protocol.records import ClaimRecord
 
 FRESH_SECONDS = 40
@@ -22,8 +22,9 @@ class Report:
     """`claims`: UIDs with something on the hardware or intended to be. `sequence` grows with each report.
 
     `device_map`: None on a node without Slurm, and as long as there is no good map; `map_trouble`: why it may not be
-    gone by although it is there. Either way nothing is held on the node. `unhealthy`: GPUs of the node that did not
-    answer when they were last looked at, with what was heard instead.
+    gone by although it is there. Either way nothing is held on the node. `outages`: of GPUs of the node that did not
+    answer when they were last looked at, or not for long enough since; without a map
+    also of those that NVML lists and nobody ever read. `slurm_node`: the name in Slurm, where it is known.
     """
 
     boot_id: str
@@ -33,7 +34,8 @@ class Report:
     device_map: DeviceMap | None = None
     map_trouble: str = ""
     loans: tuple[Loan, ...] = ()
-    unhealthy: Mapping[GpuUuid, str] = field(default_factory=dict)
+    outages: Outages = field(default_factory=dict)
+    slurm_node: str = ""
 
     def to_json(self) -> str:
         body: dict[str, Any] = {
@@ -45,12 +47,14 @@ class Report:
         }
         if self.device_map is not None:
             body["deviceMap"] = map_to_json(self.device_map)
+        if self.slurm_node:
+            body["slurmNode"] = self.slurm_node
         if self.map_trouble:
             body["mapTrouble"] = self.map_trouble
         if self.loans:
             body["loans"] = [loan_to_json(loan) for loan in self.loans]
-        if self.unhealthy:
-            body["unhealthy"] = dict(sorted(self.unhealthy.items()))
+        if self.outages:
+            body["outages"] = outages_to_json(self.outages)
         return json.dumps(body)
 
 
@@ -62,8 +66,9 @@ def report_of(
     device_map: DeviceMap | None = None,
     map_trouble: str = "",
     loans: Iterable[Loan] = (),
-    unhealthy: Mapping[GpuUuid, str] = MappingProxyType({}),
+    outages: Outages = MappingProxyType({}),
+    slurm_node: str = "",
 ) -> Report:
     claims = tuple(sorted(r.ref.uid for r in records if r.owns_hardware))
     lent = tuple(sorted(loans, key=lambda loan: loan.gpu))
-    return Report(boot_id, sequence, registered, claims, device_map, map_trouble, lent, unhealthy)
+    return Report(boot_id, sequence, registered, claims, device_map, map_trouble, lent, outages, slurm_node)

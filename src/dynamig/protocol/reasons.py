@@ -22,6 +22,7 @@ RETRY: Final = frozenset(
         "IN_USE",  # NVML: a client holds the instance or the GPU
         "JOURNAL_UNWRITABLE",
         "MIG_MODE_SWITCHING",
+        "NODE_REBOOTED",  # what the pod had is gone; the kubelet prepares it again
         "NOT_AS_ASKED",  # read back something else than was asked for
         "NOT_FOUND",  # NVML: gone between two calls
         "NVML_TIMEOUT",
@@ -38,6 +39,7 @@ FINAL: Final = frozenset(
         "CLAIM_GONE",
         "FORBIDDEN",
         "FOREIGN_INSTANCE",
+        "INSTANCE_LOST",  # of a pod that runs: no kubelet prepares it again
         "INVALID",
         "JOURNAL_DAMAGED",
         "MIG_MODE",

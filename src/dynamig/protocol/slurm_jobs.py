@@ -92,7 +92,8 @@ class SlurmGpu:
 class SlurmNode:
     """`usable`: Slurm would start a job there now as far as its state goes; `cpus`, `memory`: free there, whole ones
     and MiB. `extra`: the JSON object in the node's Extra, which other people write too; None if they have something
-    else there. `drained`: it takes no new jobs, by somebody's decision; `reason`: theirs, or why it is down."""
+    else there. `drained`: it takes no new jobs, by somebody's decision; `reason`: the last that anybody
+    gave, for that or for DOWN."""
 
     name: SlurmNodeName
     usable: bool

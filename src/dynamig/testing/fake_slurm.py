@@ -33,7 +33,8 @@ FIRST_PRIORITY = 4_294_901_759
 
 @dataclass
 class FakeSlurm:
-    """`shards`: per node, the shards of each GPU by index. `paused`: no job starts."""
+    """`shards`: per node, the shards of each GPU by index. `paused`: no job starts. `drained`: for which reason;
+    `downed`: nodes that somebody set DOWN, with his reason, which then stands for both."""
 
     shards: Mapping[SlurmNodeName, Sequence[int]]
     silent: bool = False
@@ -44,6 +45,7 @@ class FakeSlurm:
     native: set[tuple[SlurmNodeName, int]] = field(default_factory=set)
     down: set[SlurmNodeName] = field(default_factory=set)
     drained: dict[SlurmNodeName, str] = field(default_factory=dict)
+    downed: dict[SlurmNodeName, str] = field(default_factory=dict)
     extra: dict[SlurmNodeName, dict[str, Any]] = field(default_factory=dict)
     cpus: int = 64
     boot: float = 0.0
@@ -112,7 +114,7 @@ class FakeSlurm:
 
     def _check_ours(self, node: SlurmNodeName) -> None:
         self._answer()
-        if not self.drained.get(node, names.DRAINED).startswith(names.DRAINED):
+        if not (self.downed.get(node) or self.drained.get(node, names.DRAINED)).startswith(names.DRAINED):
             raise Conflict("NODE_NOT_OURS", f"node {node} has another's reason")
 
     def nodes(self) -> Sequence[SlurmNode]:
@@ -120,7 +122,7 @@ class FakeSlurm:
         return tuple(
             SlurmNode(
                 name,
-                usable=name not in self.down and name not in self.drained,
+                usable=not {name} & (self.down | self.drained.keys() | self.downed.keys()),
                 gpus=tuple(
                     SlurmGpu(i, total, self._used(name, i), (name, i) in self.native) for i, total in enumerate(gpus)
                 ),
@@ -128,12 +130,18 @@ class FakeSlurm:
                 memory=1_000_000,
                 extra=self.extra.get(name, {}),
                 drained=name in self.drained,
-                reason=self.drained.get(name, "Not responding" if name in self.down else ""),
+                reason=self.downed.get(name) or self.drained.get(name, "Not responding" if name in self.down else ""),
             )
             for name, gpus in self.shards.items()
         )
 
     # -- what happens in Slurm without the bridge ------------------------------------------------------------
+
+    def resume(self, node: SlurmNodeName) -> None:
+        """`scontrol update state=resume`: neither drained nor down, and no reason (tried, 26.05.5)."""
+        self.drained.pop(node, None)
+        self.downed.pop(node, None)
+        self.schedule()
 
     def end(self, job_id: int, ending: Ending) -> None:
         job = self.jobs[job_id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +18,16 @@ from dynamig.driver.loans import MapFile
 from dynamig.driver.recovery import Plan
 from dynamig.driver.service import Driver
 from dynamig.errors import DynamigError, Refused, Unavailable
+from dynamig.mig import GpuUuid
 from dynamig.nvml import NvmlGpus
 from dynamig.protocol import names
-from dynamig.protocol.device_map import DeviceMap, Source
+from dynamig.protocol.device_map import DeviceMap, Given, Source
 from dynamig.protocol.gpus import MigMode
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.loans import Borrower
 from dynamig.testing.emulator import NvmlReturn
 from tests.integration.driver.node import EmulatedNode
+from tests.unit.driver.bench_node import claim_object
 
 KUBECONFIG = """
 apiVersion: v1
@@ -142,20 +145,109 @@ def gpus_that_do_not_answer_are_told_and_offered_to_nobody(node: EmulatedNode) -
         MapFile(config.state_dir / "slurm-devices.json").write(DeviceMap(dict(enumerate(uuids)), Source.MINORS))
         node.emulator.lose(0)
         driver, _ = _started(config)
-    assert dict(driver.status().unhealthy) == {uuids[0]: "GPU_LOST"}
+    assert _heard(driver) == {uuids[0]: "GPU_LOST"}
     node.emulator.lose(0, lost=False)
     node.emulator.lose(1)
     driver._rescan()
-    assert dict(driver.status().unhealthy) == {uuids[1]: "GPU_LOST"}
-    tainted = {o.reading.uuid: all(UNHEALTHY in d.taints for d in o.pool.devices) for o in driver.status().offers}
-    assert tainted == {uuids[0]: False, uuids[1]: True}
+    assert _heard(driver) == {uuids[1]: "GPU_LOST"}
+    assert _tainted(driver) == {uuids[1]}
     node.emulator.lose(1, lost=False)
     node.emulator.fail("nvmlDeviceGetCount_v2", NvmlReturn.UNKNOWN, count=0)
     driver._rescan()
-    assert dict(driver.status().unhealthy) == {}, "each answers for itself"
+    assert _heard(driver) == {}, "each answers for itself"
     node.emulator.lose(0)
     driver._rescan()
-    assert dict(driver.status().unhealthy) == {uuids[0]: "GPU_LOST"}
+    assert _heard(driver) == {uuids[0]: "GPU_LOST"}
+
+
+def a_gpu_that_never_answered_is_told_by_nvmls_index_until_it_does(node: EmulatedNode) -> None:
+    """Slurm gives it out, and nothing of it is known: no map is made in which the others would have its index."""
+    uuids = [r.uuid for r in node.gpus.readings()]
+    node.emulator.lose(0)
+    with tempfile.TemporaryDirectory() as kubelet:
+        driver = Driver(_with_slurm(node, Path(kubelet)))
+    assert driver._lender is not None
+    driver._lender._maps._given = lambda: Given("slurm-n1")  # as the API server would say that there is no ConfigMap
+    driver._rescan()
+    assert (_heard(driver), driver._lender.device_map) == ({"NVML index 0": "GPU_LOST"}, None)
+    assert [o.reading.uuid for o in driver.status().offers] == uuids[1:]
+    node.emulator.fail("nvmlDeviceGetCount_v2", NvmlReturn.UNKNOWN, count=0)
+    driver._rescan()
+    assert (_heard(driver), driver._lender.device_map) == ({"NVML": "NVML_UNAVAILABLE"}, None)
+    node.emulator.clear_faults()
+    node.emulator.lose(0, lost=False)
+    driver._lender._maps._given = _no_answer
+    driver._rescan()
+    assert (_heard(driver), driver._lender.device_map) == ({}, None)
+    node.emulator.lose(0)
+    driver._lender._maps._given = lambda: Given("slurm-n1")
+    driver._rescan()
+    assert _heard(driver) == {uuids[0]: "GPU_LOST"}, "it has answered once: nothing of it need be guessed"
+    assert driver._lender.device_map == DeviceMap(dict(enumerate(uuids)), Source.MINORS, "slurm-n1")
+
+
+def _no_answer() -> Given:
+    raise Unavailable("MAP_UNKNOWN", "no API server")
+
+
+def _heard(driver: Driver) -> dict[str, str]:
+    """Of GPUs that are out of use."""
+    return {gpu: outage.heard for gpu, outage in driver.status().outages.items()}
+
+
+def a_gpu_that_answers_again_is_watched_before_it_is_offered_through_restarts_too(node: EmulatedNode) -> None:
+    with tempfile.TemporaryDirectory() as kubelet:
+        config = _config(node, Path(kubelet), "watchSeconds: 3600")
+    uuid = node.gpus.readings()[0].uuid
+    driver = Driver(config)
+    driver._rescan()
+    for lost in (True, False):
+        node.emulator.lose(0, lost=lost)
+        driver._loops["lease"]._poked.clear()
+        driver._rescan()
+        assert driver._loops["lease"]._poked.is_set(), "the bridge learns it at once"
+        assert [driver.status().outages[uuid].silent, _tainted(driver)] == [lost, {uuid}]
+    watched = driver.status().outages
+    driver._loops["lease"]._poked.clear()
+    driver._rescan()
+    assert not driver._loops["lease"]._poked.is_set(), "nothing is new"
+    driver._lock.close()
+    driver = Driver(config)
+    driver._rescan()
+    assert (driver.status().outages, _tainted(driver)) == (watched, {uuid})
+    driver._lock.close()
+    driver = Driver(config.model_copy(update={"watch_seconds": 0}))
+    driver._rescan()
+    assert (driver.status().outages, _tainted(driver)) == ({}, set())
+
+
+def what_a_reset_takes_is_missed_at_the_next_look_and_told(node: EmulatedNode) -> None:
+    with tempfile.TemporaryDirectory() as kubelet:
+        driver = Driver(_config(node, Path(kubelet)))
+    driver._service._out = replace(driver._service._out, claims=node.claims)
+    driver._settler._out = driver._service._out
+    driver._rescan()
+    ref = node.claims.put(claim_object("a", node.device("1g.10gb", 0)))
+    driver._service.prepare(ref, deadline=time.monotonic() + 20)
+    driver._rescan()
+    assert not driver._loops["recover"]._poked.is_set(), "nothing is missed"
+    node.emulator.reset(0)
+    driver._rescan()
+    assert driver._loops["recover"]._poked.is_set()
+    driver._repair.run(driver._repair.plan().actions)
+    driver._settler.step()
+    (entry,) = node.claims.reported["a"]
+    (condition,) = entry["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", names.INSTANCE_LOST)
+    assert "this will not change by itself" in condition["message"]
+    driver._loops["recover"]._poked.clear()
+    driver._rescan()
+    assert not driver._loops["recover"]._poked.is_set()
+
+
+def _tainted(driver: Driver) -> set[GpuUuid]:
+    """GPUs of which nothing is to be had."""
+    return {o.reading.uuid for o in driver.status().offers if all(UNHEALTHY in d.taints for d in o.pool.devices)}
 
 
 def a_gpu_that_hangs_when_it_is_opened_is_missing_alone(node: EmulatedNode) -> None:
@@ -266,7 +358,7 @@ def _started(config: DriverConfig) -> tuple[Driver, Lender]:
 
 
 def _with_slurm(node: EmulatedNode, kubelet: Path) -> DriverConfig:
-    return _config(node, kubelet, "slurm: {nodeName: slurm-n1, scontrol: /nonexistent/scontrol}")
+    return _config(node, kubelet, "watchSeconds: 0\nslurm: {nodeName: slurm-n1, scontrol: /nonexistent/scontrol}")
 
 
 def _config(node: EmulatedNode, kubelet: Path, more: str = "") -> DriverConfig:

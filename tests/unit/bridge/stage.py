@@ -25,6 +25,7 @@ from dynamig.driver.config import GpuPolicies
 from dynamig.mig import GpuUuid, Partition, Table, fewest_lost
 from dynamig.protocol import names
 from dynamig.protocol.identity import JobIdentity, Purpose, Role
+from dynamig.protocol.outages import Outage
 from dynamig.protocol.shards import units_of_geometry
 from dynamig.protocol.slurm_jobs import TOP_PRIORITY, HoldRequest, JobState, SlurmNodeName
 from dynamig.protocol.slurm_text import slurm_text
@@ -41,6 +42,10 @@ EVERYBODY = Accounts({}, Terms("dynamig", "", ("all",)))
 
 def gpu(node: str, index: int) -> GpuUuid:
     return GpuUuid(f"GPU-{node}-{index}")
+
+
+def silent(heard: str = "GPU_LOST", since: int = 900) -> Outage:
+    return Outage(heard, since)
 
 
 def wants(profile: str) -> dict[str, Any]:
@@ -60,7 +65,7 @@ class Stage:
     not_ready: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     closed: set[GpuUuid] = field(default_factory=set)
-    unhealthy: dict[GpuUuid, str] = field(default_factory=dict)
+    outages: dict[GpuUuid, Outage] = field(default_factory=dict)
     slurm_names: dict[str, SlurmNodeName] = field(default_factory=dict)
     maps: dict[str, Mapping[int, GpuUuid]] = field(default_factory=dict)
     marks: dict[str, NodeMarks] = field(default_factory=dict)
@@ -109,7 +114,7 @@ class Stage:
             map=self.maps.get(name, {i: gpu(name, i) for i in range(2)}),
             gone=name in self.gone,
             marks=self.marks.get(name, UNMARKED),
-            unhealthy=self.unhealthy,
+            outages=dict(self.outages),
         )
 
     def look(self) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dynamig.bridge.decide import LONGEST_PREPARE
-from dynamig.errors import Conflict, Unavailable
-from dynamig.protocol import names
-from dynamig.protocol.claims import ClaimView
+from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
+from dynamig.protocol import device_status, names
+from dynamig.protocol.claims import ClaimView, read_claim
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, JobState, SlurmNodeName
 from tests.unit.bridge.stage import NODES, Stage, offers, wants
 
@@ -48,6 +48,28 @@ def test_the_order_of_release_hardware_first_then_the_job() -> None:
     stage.driver_claims["n2"].clear()
     stage.look()
     assert stage.job_states() == ["ended"]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Refused("INSTANCE_LOST", "GPU-n1-0: profile 19 at {0}:1 is not there"), names.INSTANCE_LOST),
+        (Refused("FOREIGN_INSTANCE", "in the way"), "PrepareFailed"),
+        (Unavailable("NODE_REBOOTED", "the node was rebooted"), None),
+    ],
+)
+def test_a_pod_that_will_never_have_its_device_is_ended_and_told_why(error: DynamigError, told: str | None) -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    claim = stage.sets.claims["a-0"]
+    view = read_claim(claim, names.DRIVER_NAME)
+    claim["status"]["devices"] = list(device_status.failed(view, names.DRIVER_NAME, error, stage.now))
+    stage.look()
+    reason, message = stage.sets.told["a"][-1]
+    assert ("deletionTimestamp" in stage.sets.pods["a"]["metadata"]) is (told is not None)
+    assert reason == (told or names.PAID)
+    assert told is None or error.what in message
 
 
 def test_a_node_that_does_not_report_keeps_the_hold() -> None:

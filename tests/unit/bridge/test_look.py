@@ -15,8 +15,10 @@ from dynamig.bridge.config import load
 from dynamig.bridge.fits import NodeMarks, marks_of
 from dynamig.bridge.look import checked, node_view, node_views, slurm_pods
 from dynamig.errors import Refused
+from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.node_report import FRESH_SECONDS
+from dynamig.protocol.outages import Outage, outages_to_json
 from dynamig.protocol.slurm_jobs import SlurmGpu, SlurmNode, SlurmNodeName
 
 NOW = 1_800_000_000.0
@@ -39,11 +41,18 @@ def test_a_node_that_reports_and_agrees_with_slurm_is_ready() -> None:
     assert node.ready
     assert node.claims == {"u1"}
     assert node.map == {0: "GPU-0", 1: "GPU-1"}
-    assert node.unhealthy == {}
+    assert node.outages == {}
 
 
 def test_gpus_that_do_not_answer_are_known_from_the_report() -> None:
-    assert node_view("n1", lease(unhealthy={"GPU-1": "GPU_LOST"}), NOW).unhealthy == {"GPU-1": "GPU_LOST"}
+    outages = {GpuUuid("GPU-1"): Outage("GPU_LOST", 1_700_000_000), GpuUuid("GPU-0"): Outage("GPU_LOST", 1, 2)}
+    assert node_view("n1", lease(outages=outages_to_json(outages)), NOW).outages == outages
+
+
+def test_a_node_without_a_map_has_the_name_in_slurm_that_its_driver_was_told() -> None:
+    assert node_view("n1", lease(deviceMap=None, slurmNode="gn07"), NOW).slurm == "gn07"
+    assert node_view("n1", lease(deviceMap=None), NOW).slurm == ""
+    assert node_view("n1", lease(slurmNode="gn07"), NOW).slurm == "n1", "a map without a name: the name in Kubernetes"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from dynamig.protocol.times import to_rfc3339
 from dynamig.slurm import v0_0_45 as wire
 from dynamig.slurm.client import merged_extra
 from dynamig.testing.fake_slurm import FakeSlurm
-from tests.unit.bridge.stage import NODES, UNITS, Stage, gpu, wants
+from tests.unit.bridge.stage import NODES, UNITS, Stage, gpu, silent, wants
 
 LONG = ".".join(["x-1" * 20] * 4)
 """A legal pod name of 243 characters, with dots."""
@@ -153,12 +153,12 @@ def test_whatever_a_device_is_called(stage: Stage, profile: str) -> None:
 
 
 def test_whatever_is_heard_of_a_gpu(stage: Stage) -> None:
-    stage.unhealthy = {gpu("n1", 1): HOSTILE, gpu("n1", 0): "NVML_TIMEOUT"}
+    stage.outages = {gpu("n1", 1): silent(HOSTILE), gpu("n1", 0): silent("NVML_TIMEOUT")}
     stage.settle()
     check(stage)
     [reason] = stage.slurm.drained.values()
     assert reason.startswith("dynamig: GPU 0: NVML_TIMEOUT (GPU-n1-0 does not answer) and GPU 1: ")
-    stage.unhealthy = {}
+    stage.outages = {}
     stage.settle()
     assert stage.slurm.drained == {}
 

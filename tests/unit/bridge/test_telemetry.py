@@ -13,7 +13,7 @@ from dynamig.bridge.actions import Cancel
 from dynamig.bridge.telemetry import OUTCOMES, Metrics, counts
 from dynamig.mig import GpuUuid
 from dynamig.protocol.slurm_jobs import Ending, SlurmNodeName
-from tests.unit.bridge.stage import Stage, gpu, wants
+from tests.unit.bridge.stage import Stage, gpu, silent, wants
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference/bridge-metrics.md"
 
@@ -51,9 +51,12 @@ def test_the_reference_names_every_metric_with_its_type_and_labels() -> None:
 
 
 def test_gpus_that_do_not_answer_are_counted() -> None:
-    exported = Exported(Stage(unhealthy={gpu("n1", 0): "GPU_LOST", GpuUuid("GPU-nobodys"): "GPU_LOST"}))
+    exported = Exported(Stage(outages={gpu("n1", 0): silent(), GpuUuid("GPU-nobodys"): silent()}))
     exported.look()
     assert exported.value("unhealthy_gpus") == 1
+    exported.stage.maps["n1"] = {}
+    exported.look()
+    assert exported.value("unhealthy_gpus") == 2, "without a map any may be Slurm's"
 
 
 def test_the_reference_names_the_labels_that_are_used() -> None:

@@ -25,7 +25,7 @@ def body(**changes: Any) -> dict[str, Any]:
         "gpus": [gpu],
         "claims": claims,
         "slurm": None,
-        "unhealthy": {},
+        "outages": {},
     }
     return told | changes
 
@@ -40,9 +40,17 @@ def test_what_is_offered_is_counted_and_what_is_in_the_way_is_named() -> None:
 
 
 def test_a_gpu_that_does_not_answer_says_so() -> None:
-    told = lines(body(unhealthy={"GPU-0": "GPU_LOST", "GPU-never-read": "NVML_TIMEOUT"}))
-    assert any("n1/gpu-0" in line and "does not answer: GPU_LOST" in line for line in told)
-    assert "GPU-never-read does not answer: NVML_TIMEOUT" in told
+    lost = {"heard": "GPU_LOST", "since": "2026-01-01T00:00:00Z"}
+    told = lines(body(outages={"GPU-0": lost, "GPU-never-read": lost}))
+    words = "does not answer since 2026-01-01T00:00:00Z: GPU_LOST"
+    assert any("n1/gpu-0" in line and words in line for line in told)
+    assert f"GPU-never-read {words}" in told
+
+
+def test_a_gpu_that_is_watched_says_until_when() -> None:
+    watched = {"heard": "GPU_LOST", "since": "2026-01-01T00:00:00Z", "until": "2026-01-01T00:10:00Z"}
+    (line,) = [text for text in lines(body(outages={"GPU-0": watched})) if "n1/gpu-0" in text]
+    assert "answers again after GPU_LOST, offered again at 2026-01-01T00:10:00Z if it goes on" in line
 
 
 def test_a_profile_that_cannot_be_used_is_named() -> None:

@@ -6,7 +6,7 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from dynamig.cdi import ContainerEdits
 from dynamig.driver.catalog import build
 from dynamig.driver.claims import ClaimService
 from dynamig.driver.config import load
-from dynamig.driver.lender import Lender, Slurm
+from dynamig.driver.lender import NOTHING, Lender, Slurm
 from dynamig.driver.loans import LoanFiles, MapFile
 from dynamig.driver.map_source import given_for
 from dynamig.driver.outside import Guards, Node
@@ -82,7 +82,13 @@ class SlurmNode:
         self.entry: Seen[str] = Gone("no ConfigMap")
         self.restart()
 
-    def restart(self, readings: tuple[GpuReading, ...] | None = None, *, settled: bool = True) -> None:
+    def restart(
+        self,
+        readings: tuple[GpuReading, ...] | None = None,
+        *,
+        unread: Mapping[GpuUuid, str] = NOTHING,
+        settled: bool = True,
+    ) -> None:
         bench, guards = self.bench, Guards()
         self.loans = LoanFiles(self.folder / "loans")
         slurm = Slurm(self.slurm, self.file, lambda: given_for(NODE, self.entry, self.file))
@@ -90,7 +96,7 @@ class SlurmNode:
         self.lender = Lender(bench.outside(), guards, self.loans, maps, slurm, bench.catalog)
         node = Node(NODE, names.DRIVER_NAME, bench.nodes.boot_id(), ContainerEdits(), with_slurm=True)
         self.service = ClaimService(node, bench.outside(), bench.catalog, bench.changed.append, guards, self.lender)
-        self.lender.remap(bench.gpus.readings() if readings is None else readings)
+        self.lender.remap(bench.gpus.readings() if readings is None else readings, unread)
         if settled:
             self.lender.open()
 

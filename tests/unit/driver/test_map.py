@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 from dynamig.driver.map_keeper import Trouble
+from dynamig.errors import Unavailable
+from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.device_map import DeviceMap, Given, Source
-from dynamig.protocol.seen import Found, Gone, Unknown
+from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from tests.unit.driver.bench_node import h100
 from tests.unit.driver.test_loans import JOB, OTHER, SlurmNode, refused
 
@@ -43,6 +45,44 @@ def test_a_gpu_that_does_not_answer_moves_no_index(node: SlurmNode) -> None:
     assert node.lender.device_map.gpu(1) == node.gpu(1)
     assert node.lender.map_trouble == Trouble(f"{node.gpu(0)} does not answer")
     node.lend(JOB, 1)
+
+
+LOST = {GpuUuid("NVML index 0"): "GPU_LOST"}
+"""What NVML says at the first start of a driver whose GPU 0 has fallen off the bus."""
+
+
+def unmapped(tmp_path: Path, entry: Seen[str]) -> SlurmNode:
+    """A node whose first driver is to come, with what administrators say of it."""
+    node = SlurmNode(tmp_path, 2)
+    (tmp_path / "slurm-devices.json").unlink()
+    node.entry = entry
+    node.restart((h100(1),), unread=LOST)
+    return node
+
+
+def test_no_first_map_is_guessed_while_a_gpu_was_never_read(tmp_path: Path) -> None:
+    """By minors, GPU 1 would be Slurm's index 0, whose device file is that of the lost one."""
+    node = unmapped(tmp_path, Gone("no entry"))
+    assert node.device_map() is None
+    assert "NVML index 0 (GPU_LOST) does not answer, and never did" in node.lender.map_trouble.what
+    assert node.lender.map_trouble.closed
+    assert node.lender.slurm_node == "slurm-n1", "the bridge has to know which node it drains"
+    with pytest.raises(Unavailable, match="NVML index 0"):
+        node.lend(JOB, 0)
+    assert node.remap(), "it answers"
+    assert node.device_map() == DeviceMap({0: node.gpu(0), 1: node.gpu(1)}, Source.MINORS, "slurm-n1")
+    assert node.lender.map_trouble == Trouble()
+
+
+def test_a_map_that_administrators_give_needs_no_answer_of_others(tmp_path: Path) -> None:
+    second = h100(1).uuid
+    node = unmapped(tmp_path, says(gpus={0: second}))
+    assert node.device_map() == DeviceMap({0: second}, Source.CONFIG_MAP, "slurm-n1")
+    assert not node.lender.map_trouble.closed
+
+
+def test_the_name_in_slurm_is_not_told_before_administrators_were_asked(tmp_path: Path) -> None:
+    assert unmapped(tmp_path, Unknown("not in step")).lender.slurm_node == ""
 
 
 def says(**settings: object) -> Found[str]:

@@ -123,3 +123,14 @@ def test_a_map_of_a_driver_that_kept_no_name() -> None:
 def test_what_is_no_map(body: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
         map_from_json(body)
+
+
+UNREAD = {GpuUuid("NVML index 1"): "GPU_LOST"}
+
+
+def test_only_a_first_map_by_minors_needs_every_gpu() -> None:
+    with pytest.raises(Refused, match=r"NVML index 1 \(GPU_LOST\) does not answer") as caught:
+        make_map([A], Given("gpu7"), None, UNREAD)
+    assert caught.value.code == "GPU_UNREAD"
+    assert make_map([A], Given("gpu7"), LAST, UNREAD).gpus == {0: A.uuid}, "what is kept has the last word: next_map"
+    assert make_map([A], administrators({1: A.uuid}), None, UNREAD).gpus == {1: A.uuid}
