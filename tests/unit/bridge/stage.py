@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,8 +50,8 @@ def wants(profile: str) -> dict[str, Any]:
 @dataclass
 class Stage:
     """`driver_claims`: what each node's driver reports as living or intended; `slurm_names`, `maps`: of nodes that are
-    called otherwise in Slurm, or whose GPUs have other indices there; `leads`: whether the bridge does; `done`: its
-    actions, and what came of each."""
+    called otherwise in Slurm, or whose GPUs have other indices there; `leads`: whether the bridge does; `meanwhile`:
+    what happens elsewhere just before an action; `done`: the bridge's actions, and what came of each."""
 
     sets: FakeSets = field(default_factory=FakeSets)
     slurm: FakeSlurm = field(default_factory=lambda: FakeSlurm({SlurmNodeName(n): (UNITS.count,) * 2 for n in NODES}))
@@ -66,6 +66,7 @@ class Stage:
     marks: dict[str, NodeMarks] = field(default_factory=dict)
     accounts: Accounts = EVERYBODY
     leads: bool = True
+    meanwhile: Callable[[Action], None] = lambda action: None
     done: list[tuple[Action, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -125,6 +126,7 @@ class Stage:
         return decide(self.world(), lambda world: TableChooser(world, self.closed), self.failures.setback)
 
     def run(self, action: Action) -> None:
+        self.meanwhile(action)
         self.hands.run(action)
 
     def look_for(self, seconds: float) -> None:

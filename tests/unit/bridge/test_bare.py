@@ -155,6 +155,20 @@ def test_the_clock_stands_still_too_while_the_new_hold_waits_on_a_node_that_is_d
     assert stage.sets.told["a"][-1][0] == names.PAID
 
 
+def test_the_clock_stands_still_too_where_nothing_could_be_asked_for_before_the_node_is_drained() -> None:
+    stage = living()
+    stage.slurm.end(2, Ending.NODE_FAIL)
+    assert stage.slurm.start_native(N1, 1)
+    stage.look_for(5)
+    stage.slurm.drained[N1] = "maintenance"
+    stage.look_for(PATIENCE_BARE + 10)
+    del stage.slurm.drained[N1]
+    stage.slurm.end_native(N1, 1)
+    stage.settle()
+    assert stage.sets.pods["a"]["status"]["phase"] == "Running"
+    assert stage.slurm.jobs[paid_by(stage)].state is JobState.RUNNING
+
+
 def test_a_pod_whose_job_is_suspended_is_told_and_ended_unless_it_is_resumed() -> None:
     stage = living()
     job = paid_by(stage)

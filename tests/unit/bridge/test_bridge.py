@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dynamig.bridge.actions import Verify
 from dynamig.bridge.decide import LONGEST_PREPARE
 from dynamig.errors import Conflict, Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, JobState, SlurmNodeName
+from dynamig.testing.fake_slurm import FakeSlurm
 from tests.unit.bridge.stage import NODES, Stage, offers, wants
 
 N1 = SlurmNodeName("n1")
@@ -50,13 +52,17 @@ def test_the_order_of_release_hardware_first_then_the_job() -> None:
     assert stage.job_states() == ["ended"]
 
 
-def test_a_node_that_does_not_report_keeps_the_hold() -> None:
+@pytest.mark.parametrize("lists", [True, False], ids=["lists-the-claim", "lists-none"])
+def test_a_node_that_does_not_report_keeps_the_hold(lists: bool) -> None:
+    """Whatever its last report says: it is too old to be believed."""
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))
     stage.settle()
     stage.sets.finish_pod("a")
     stage.sets.driver_lets_go("a")
     stage.not_ready = set(NODES)
+    if not lists:
+        stage.driver_claims = {n: set() for n in NODES}
     for _ in range(5):
         stage.look()
     assert stage.job_states() == ["running"]
@@ -293,6 +299,26 @@ def rival_of(pool: str, device: str) -> tuple[str, str]:
         for d in published.devices
         if d.partition is not None and d.name != device and d.partition.placement.overlaps(ours.placement)
     )
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda slurm: slurm.end(1, Ending.NODE_FAIL),
+        lambda slurm: slurm.forget(1),
+        lambda slurm: slurm.jobs.update({1: replace(slurm.jobs[1], state=JobState.PENDING)}),
+        lambda slurm: setattr(slurm, "silent", True),
+    ],
+    ids=["ended", "forgotten", "requeued", "silence"],
+)
+def test_a_job_that_is_not_seen_running_after_the_commit_lets_no_pod_go(happens: Callable[[FakeSlurm], None]) -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.meanwhile = lambda action: happens(stage.slurm) if isinstance(action, Verify) else None
+    stage.look_for(2)
+    assert stage.devices("a"), "committed"
+    assert names.VERIFIED not in stage.sets.claims["a-0"]["metadata"]["annotations"]
+    assert stage.sets.pods["a"]["spec"]["schedulingGates"]
 
 
 def test_a_burst_of_pods_is_served_without_two_of_them_choosing_one_place() -> None:

@@ -112,16 +112,11 @@ def test_a_new_pod_of_a_claim_that_rests_is_served_at_once() -> None:
 
 def test_a_hold_that_could_not_be_cancelled_when_another_node_was_noted_is_cancelled_later() -> None:
     stage = sharing("a")
-    cancel = stage.slurm.cancel
-
-    def fails(_key: object) -> None:
-        raise Unavailable("SLURM_UNAVAILABLE", "injected")
-
-    stage.slurm.cancel = fails  # type: ignore[method-assign,assignment]
+    stage.slurm.failing["cancel"] = Unavailable("SLURM_UNAVAILABLE", "injected")
     stage.pass_time(ONE_NODE)
     assert attempt_of(stage, "shared").excluded == ("n1",)
     assert running(stage)["claim-shared"] == "n1"
-    stage.slurm.cancel = cancel  # type: ignore[method-assign]
+    stage.slurm.failing.clear()
     stage.pass_time(60)
     assert running(stage)["claim-shared"] == "n2"
     assert node_of(stage, "a") == "n2"

@@ -186,6 +186,25 @@ def test_a_full_disk_lends_none(node: SlurmNode, monkeypatch: pytest.MonkeyPatch
     assert node.lent() == {}
 
 
+def test_a_claim_that_a_bug_lets_in_beside_a_loan_is_told_and_nothing_is_lent(
+    node: SlurmNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I8 is looked at once more when the loan is written, whatever was seen before."""
+    node.prepare(node.held("a", node.part()))
+    record = node.bench.journal.records()["a"]
+    node.service.endings.unprepare("a")
+    write = node.loans.write
+
+    def beside_a_claim(loan: Loan) -> None:
+        node.bench.journal.write(record)
+        write(loan)
+
+    monkeypatch.setattr(node.loans, "write", beside_a_claim)
+    error = refused("I8", node.lend)
+    assert "claim-a" in error.what
+    assert node.lent() == {}
+
+
 def test_a_grant_that_could_not_be_delivered_is_undone_and_an_older_one_stays(node: SlurmNode) -> None:
     node.lend(JOB, 0)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dynamig.driver.map_keeper import Trouble
+from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.device_map import DeviceMap, Given, Source
+from dynamig.protocol.gpus import LiveInstance
 from dynamig.protocol.seen import Found, Gone, Unknown
 from tests.unit.driver.bench_node import h100
 from tests.unit.driver.test_loans import JOB, OTHER, SlurmNode, refused
@@ -75,6 +78,24 @@ def test_a_wrong_map_closes_the_node_and_keeps_the_last_good_one(node: SlurmNode
     node.entry = Gone("taken away")
     assert node.remap()
     node.lend(OTHER, 1)
+
+
+def test_a_map_that_changes_while_its_gpus_are_looked_at_decides_no_loan(
+    node: SlurmNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index means another GPU when the loan is to be written: the prolog asks again, and gets that one."""
+    look = node.bench.gpus.instances
+
+    def meanwhile(gpu: GpuUuid) -> Sequence[LiveInstance]:
+        node.entry = says(gpus={0: str(node.gpu(1)), 1: str(node.gpu(0))})
+        node.remap()
+        return look(gpu)
+
+    monkeypatch.setattr(node.bench.gpus, "instances", meanwhile)
+    refused("STARTING", lambda: node.lend(JOB, 0))
+    assert node.lent() == {}
+    node.lend(JOB, 0)
+    assert node.lent() == {1: JOB.job_id}
 
 
 def test_the_config_map_counts_before_the_file_and_that_before_minors(node: SlurmNode) -> None:

@@ -80,6 +80,59 @@ def test_prepare_twice_unprepare_once() -> None:
     assert node.is_clean()
 
 
+def test_what_was_prepared_before_a_reboot_is_made_anew() -> None:
+    """Also when the kubelet asks before anybody has looked at what the reboot left."""
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("2g.20gb", 0))
+    node.prepare(ref)
+    node.gpus.reboot()
+    node.nodes.boot = "boot-2"
+    node.restart()
+    node.prepare(ref)
+    assert [i.placement for i in node.live()] == [Placement(0, 2)]
+    assert node.journal.records()["a"].boot_id == "boot-2"
+
+
+def test_a_claim_that_was_allocated_anew_is_not_answered_with_what_it_had() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
+    ref = node.allocated("a", node.device("1g.10gb", 3))
+    assert code_of(lambda: node.prepare(ref)) == "CLAIM_CHANGED"
+    assert [i.placement.start for i in node.live()] == [0], "its pod may be running: the kubelet unprepares it first"
+    node.service.endings.unprepare("a")
+    node.prepare(ref)
+    assert [i.placement.start for i in node.live()] == [3]
+
+
+def test_a_cdi_file_that_was_lost_is_there_again_when_prepare_has_answered() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("1g.10gb", 0))
+    node.prepare(ref)
+    kept = node.cdi.specs.pop("a")
+    node.prepare(ref)
+    assert node.cdi.specs == {"a": kept}
+
+
+def test_what_waiting_does_not_cure_is_told_at_once() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("1g.10gb", 0))
+    node.gpus.faults.fail("create_gpu_instance", Unavailable("NVML_UNAVAILABLE", "injected"))
+    assert code_of(lambda: node.prepare(ref, patience=30.0)) == "NVML_UNAVAILABLE"
+
+
+def test_what_a_failed_prepare_could_not_undo_is_undone_by_the_next() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("1g.10gb", 0))
+    node.gpus.faults.fail("create_compute_instance", Unavailable("NVML_UNAVAILABLE", "injected"))
+    node.gpus.faults.fail("destroy_gpu_instance", Unavailable("IN_USE", "a monitor holds it"))
+    assert code_of(lambda: node.prepare(ref)) == "NVML_UNAVAILABLE"
+    assert node.journal.records()["a"].state is State.RETIRING
+    (left,) = node.live()
+    node.prepare(ref)
+    (made,) = node.live()
+    assert (left.compute, len(made.compute)) == ((), 1)
+
+
 def test_compute_instance_fails_after_the_gpu_instance_was_made() -> None:
     node = BenchNode.with_gpus()
     ref = node.allocated("a", node.device("1g.10gb", 3))
