@@ -147,12 +147,6 @@ class FakeSlurm:
         """What a controller that was killed may do to a job of the last seconds."""
         del self.jobs[job_id]
 
-    def move(self, job_id: int, index: int) -> None:
-        """The job holds its shards on another GPU than before."""
-        job = self.jobs[job_id]
-        assert job.gpu is not None
-        self.jobs[job_id] = replace(job, gpu=replace(job.gpu, index=index))
-
     def start_native(self, node: SlurmNodeName, index: int) -> bool:
         """A native job takes a whole GPU, if Slurm's books have it free."""
         if self._used(node, index) or (node, index) in self.native:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from dynamig.bridge.committed import LONGEST_GRACE, PATIENCE_BARE, PATIENCE_SUSPENDED, SEEN_TWICE
 from dynamig.protocol import names
 from dynamig.protocol.claims import read_claim
@@ -185,10 +187,10 @@ def test_a_pod_whose_job_is_suspended_is_told_and_ended_unless_it_is_resumed() -
     assert stage.sets.told["a"][-1][0] == names.HOLD_SUSPENDED
 
 
-def test_a_job_that_runs_on_another_gpu_than_the_claims_does_not_pay_for_them() -> None:
+@pytest.mark.parametrize("has", [HeldGpu(0, 2), HeldGpu(1, 1)], ids=["another-gpu", "fewer-shards"])
+def test_a_job_that_has_not_what_the_claims_have_does_not_pay_for_them(has: HeldGpu) -> None:
     stage = living()
-    job = stage.slurm.jobs[2]
-    assert job.gpu is not None
-    stage.slurm.move(2, index=0)
+    assert stage.slurm.jobs[2].gpu == HeldGpu(1, 2)
+    stage.slurm.jobs[2] = replace(stage.slurm.jobs[2], gpu=has)
     stage.look()
     assert stage.slurm.jobs[2].state is JobState.ENDED

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from dynamig.bridge.actions import Verify
+from dynamig.bridge.actions import Action, Verify
 from dynamig.bridge.decide import LONGEST_PREPARE
 from dynamig.errors import Conflict, Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
+from dynamig.protocol.hold_note import HoldNote, NotedDevice
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, JobState, SlurmNodeName
 from dynamig.testing.fake_slurm import FakeSlurm
-from tests.unit.bridge.stage import NODES, Stage, offers, wants
+from tests.unit.bridge.stage import NODES, Stage, gpu, offers, wants
 
 N1 = SlurmNodeName("n1")
 
@@ -52,9 +53,13 @@ def test_the_order_of_release_hardware_first_then_the_job() -> None:
     assert stage.job_states() == ["ended"]
 
 
-@pytest.mark.parametrize("lists", [True, False], ids=["lists-the-claim", "lists-none"])
-def test_a_node_that_does_not_report_keeps_the_hold(lists: bool) -> None:
-    """Whatever its last report says: it is too old to be believed."""
+@pytest.mark.parametrize(
+    ("lists", "unnamed"),
+    [(True, False), (False, False), (False, True)],
+    ids=["listed-the-claim", "listed-none", "report-unreadable"],
+)
+def test_a_node_that_does_not_report_keeps_the_hold(lists: bool, unnamed: bool) -> None:
+    """Whatever its last report says: it is too old to be believed, or says nothing, not even which Slurm node it is."""
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))
     stage.settle()
@@ -63,6 +68,8 @@ def test_a_node_that_does_not_report_keeps_the_hold(lists: bool) -> None:
     stage.not_ready = set(NODES)
     if not lists:
         stage.driver_claims = {n: set() for n in NODES}
+    if unnamed:
+        stage.slurm_names = dict.fromkeys(NODES, SlurmNodeName(""))
     for _ in range(5):
         stage.look()
     assert stage.job_states() == ["running"]
@@ -289,6 +296,57 @@ def test_an_overlap_under_another_name_is_seen_when_the_set_is_verified() -> Non
     assert stage.sets.pods["a"]["spec"]["nodeName"]
 
 
+@pytest.mark.parametrize(
+    ("rival", "stays"),
+    [
+        ({"uid": "z", "verified": True}, False),
+        ({"uid": "z", "reserved": True}, False),
+        ({"uid": "z", "held": False}, False),
+        ({"uid": "a"}, False),
+        ({"uid": "a", "allocated": False}, False),
+        ({"uid": "a", "published": False}, False),
+        ({"uid": "z"}, True),
+    ],
+    ids=["verified", "reserved", "not-ours", "smaller-uid", "only-noted", "not-published-any-more", "greater-uid"],
+)
+def test_of_two_claims_that_overlap_the_one_that_came_first_stays_and_ours_is_not_verified(
+    rival: dict[str, Any], stays: bool
+) -> None:
+    """The other one appears between commit and verification; UIDs are compared with `claim-a-0`."""
+    stage = Stage()
+    stage.sets.create_pod("a", wants("4g.40gb"))
+    stage.meanwhile = lambda action: appears(stage, **rival) if isinstance(action, Verify) else None
+    stage.look_for(2)
+    assert rival["uid"] in stage.sets.claims
+    assert bool(stage.devices("a")) is stays
+    assert names.VERIFIED not in stage.sets.claims["a-0"]["metadata"]["annotations"]
+    assert stage.sets.pods["a"]["spec"]["schedulingGates"]
+
+
+def appears(
+    stage: Stage,
+    *,
+    uid: str,
+    held: bool = True,
+    verified: bool = False,
+    reserved: bool = False,
+    allocated: bool = True,
+    published: bool = True,
+) -> None:
+    """A claim with memory slices of pod a's."""
+    pool, device = rival_of(*stage.devices("a")[0])
+    device = device if published else "gpu-0-mig-of-old"
+    claim = stage.sets.create_claim(uid, wants("1g.10gb"))
+    words = {names.HOLD: HoldNote((NotedDevice(pool, device, gpu("n1", 0)),)).to_json(), names.VERIFIED: "now"}
+    claim["metadata"]["annotations"] = words if verified else {names.HOLD: words[names.HOLD]}
+    claim["metadata"]["finalizers"] = [names.HELD] if held else []
+    if allocated:
+        result = {"request": "r", "driver": names.DRIVER_NAME, "pool": pool, "device": device}
+        claim["status"] = {"allocation": {"devices": {"results": [result]}}}
+    if reserved:
+        claim["status"]["reservedFor"] = [{"name": "other"}]
+
+
 def rival_of(pool: str, device: str) -> tuple[str, str]:
     """A smaller device of the pool on the same memory slices."""
     published = next(o for o in offers().values() if o.name == pool)
@@ -318,6 +376,25 @@ def test_a_job_that_is_not_seen_running_after_the_commit_lets_no_pod_go(happens:
     stage.look_for(2)
     assert stage.devices("a"), "committed"
     assert names.VERIFIED not in stage.sets.claims["a-0"]["metadata"]["annotations"]
+    assert stage.sets.pods["a"]["spec"]["schedulingGates"]
+
+
+def test_a_commit_that_was_interrupted_is_verified_before_its_pod_is_let_go() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    verified: list[Action] = []
+
+    def meanwhile(action: Action) -> None:
+        if isinstance(action, Verify):
+            verified.append(action)
+            if len(verified) == 1:
+                raise Unavailable("API_UNAVAILABLE", "cut off after the commit")
+            stage.slurm.end(1, Ending.NODE_FAIL)
+
+    stage.meanwhile = meanwhile
+    while len(verified) < 2:
+        stage.look()
+    assert stage.devices("a")
     assert stage.sets.pods["a"]["spec"]["schedulingGates"]
 
 

@@ -12,6 +12,7 @@ from dynamig.protocol import names
 from dynamig.protocol.claims import read_claim
 from dynamig.protocol.hold_note import Attempt, hold_note
 from dynamig.protocol.slurm_jobs import JobState
+from dynamig.protocol.times import to_rfc3339
 from tests.unit.bridge.stage import NODES, Stage, wants
 
 ONE_NODE = PATIENCE_UNSCHEDULABLE + LONGEST_PREPARE + 30
@@ -140,6 +141,17 @@ def test_the_last_pod_that_is_deleted_while_the_claim_looks_for_a_node_leaves_no
         stage.pass_time(LONGEST_PREPARE + 20)
         assert running(stage) == {}
         assert names.HELD not in stage.sets.claims["shared"]["metadata"]["finalizers"]
+
+
+def test_a_claim_that_is_deleted_while_it_looks_for_a_node_goes_although_its_pod_waits() -> None:
+    stage = sharing("a")
+    stage.sets.unfit["a"] = NODES
+    claim = stage.sets.claims["shared"]["metadata"]
+    while names.RELEASE not in claim.get("annotations", {}):
+        stage.pass_time(1)
+    claim["deletionTimestamp"] = to_rfc3339(stage.now)
+    stage.pass_time(LONGEST_PREPARE + 20)
+    assert stage.sets.claims.get("shared", {"metadata": {"finalizers": []}})["metadata"]["finalizers"] == []
 
 
 def test_how_long_a_pod_was_gated_does_not_count() -> None:

@@ -359,6 +359,18 @@ def test_with_slurm_letting_go_waits_for_the_bridge(node: SlurmNode) -> None:
     assert not view.value.held
 
 
+def test_with_slurm_a_claim_that_is_allocated_is_not_let_go_although_it_says_released(node: SlurmNode) -> None:
+    ref = node.held("a", node.part())
+    node.prepare(ref)
+    node.service.endings.unprepare("a")
+    view = node.bench.claims.get(ref)
+    assert isinstance(view, Found)
+    node.bench.claims.hold(view.value, {names.RELEASE: "now"})
+    assert not node.service.endings.settle("a")
+    node.bench.claims.deallocate(ref)
+    assert node.service.endings.settle("a")
+
+
 def test_with_slurm_a_deleted_claim_is_let_go(node: SlurmNode) -> None:
     ref = node.held("a", node.part())
     node.prepare(ref)

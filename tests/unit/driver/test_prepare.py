@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from dynamig.errors import DynamigError, Refused, Unavailable
-from dynamig.mig import Partition, Placement
+from dynamig.mig import GpuUuid, Partition, Placement
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
-from dynamig.protocol.gpus import MigMode
+from dynamig.protocol.gpus import LiveInstance, MigMode
 from dynamig.protocol.invariants import i1_disjoint
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.records import ClaimRecord
@@ -111,6 +112,77 @@ def test_a_cdi_file_that_was_lost_is_there_again_when_prepare_has_answered() -> 
     kept = node.cdi.specs.pop("a")
     node.prepare(ref)
     assert node.cdi.specs == {"a": kept}
+
+
+@pytest.mark.parametrize("act", ["create_gpu_instance", "destroy_gpu_instance"])
+def test_one_act_at_a_time_on_a_gpu(act: str) -> None:
+    """MIG mode switched, place looked at and instance made, or destroyed and seen gone, under one lock."""
+    node = BenchNode.with_gpus()
+    first, second = (node.allocated(uid, node.device("1g.10gb", n)) for n, uid in enumerate("ab"))
+    call, waited = getattr(node.gpus, act), list[bool]()
+
+    def slowly(*args: object) -> object:
+        if not waited:
+            other = in_thread(node.prepare, second)
+            other.join(0.5)
+            waited.append(other.is_alive())
+        return call(*args)
+
+    setattr(node.gpus, act, slowly)
+    node.prepare(first)
+    node.service.endings.unprepare("a")
+    assert waited == [True]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda node: node.service.endings.unprepare("a"),
+        lambda node: node.service.endings.settle("a"),
+        lambda node: node.service.endings.retire(node.journal.records()["a"]),
+    ],
+    ids=["unprepare", "settle", "retire"],
+)
+def test_what_ends_a_claim_waits_for_its_prepare(act: Callable[[BenchNode], object]) -> None:
+    node = BenchNode.with_gpus()
+    write, waited = node.cdi.write, list[bool]()
+
+    def slowly(uid: str, spec: Mapping[str, Any]) -> None:
+        ending = in_thread(act, node)
+        ending.join(0.5)
+        waited.append(ending.is_alive())
+        write(uid, spec)
+
+    node.cdi.write = slowly  # type: ignore[method-assign]
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
+    assert waited == [True]
+
+
+def test_devices_of_a_claim_that_exclude_each_other_are_noticed_before_any_act() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("2g.20gb", 0), node.device("1g.10gb", 1))
+    assert code_of(lambda: node.prepare(ref)) == "I2"
+    assert node.gpus.most_alive == {node.gpus.readings()[0].uuid: 0}
+
+
+def test_a_claim_that_a_bug_lets_in_at_the_same_place_is_noticed_before_any_act() -> None:
+    """I1 is looked at once more when the claim is written down, whatever was seen before."""
+    node = BenchNode.with_gpus()
+    device = node.device("1g.10gb", 0)
+    node.prepare(node.allocated("rival", device))
+    rival = node.journal.records()["rival"]
+    node.service.endings.unprepare("rival")
+    look = node.gpus.instances
+
+    def meanwhile(gpu: GpuUuid) -> Sequence[LiveInstance]:
+        node.journal.write(rival)
+        return look(gpu)
+
+    ref = node.allocated("a", device)
+    node.gpus.instances = meanwhile  # type: ignore[method-assign]
+    assert code_of(lambda: node.prepare(ref)) == "I1"
+    node.gpus.instances = look  # type: ignore[method-assign]
+    assert node.live() == []
 
 
 def test_what_waiting_does_not_cure_is_told_at_once() -> None:
@@ -358,6 +430,21 @@ def test_a_claim_held_by_another_node_waits_for_it() -> None:
     node.claims.hold(found.value, {names.NODE: "n2"})
     assert code_of(lambda: node.prepare(ref)) == "HELD_ELSEWHERE"
     assert node.live() == []
+
+
+def test_a_claim_that_another_node_holds_by_now_keeps_its_finalizer() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("1g.10gb", 0))
+    node.prepare(ref)
+    node.service.endings.unprepare("a")
+    found = node.claims.get(ref)
+    assert isinstance(found, Found)
+    node.claims.hold(found.value, {names.NODE: "n2"})
+    node.claims.deallocate(ref, delete=True)
+    assert node.service.endings.settle("a"), "there is nothing left to do for it here"
+    found = node.claims.get(ref)
+    assert isinstance(found, Found)
+    assert (found.value.held, found.value.held_by_node) == (True, "n2")
 
 
 def test_a_shared_claim_is_prepared_once() -> None:

@@ -40,23 +40,24 @@ def planned(node: BenchNode) -> tuple[recovery.Action, ...]:
 # -- whose is it -----------------------------------------------------------------------------------------------
 
 
-def test_undoing_a_claim_of_several_devices_leaves_what_somebody_put_at_a_place_not_yet_taken() -> None:
-    node = BenchNode.with_gpus()
-    first, second = node.device(ONE, 0), node.device(ONE, 3)
+@pytest.mark.parametrize("other", [0, 1], ids=["same-gpu", "another-gpu-where-it-gets-the-same-id"])
+def test_undoing_a_claim_of_several_devices_leaves_what_somebody_put_at_a_place_not_yet_taken(other: int) -> None:
+    node = BenchNode.with_gpus(2)
+    first, second = node.device(ONE, 0), node.device(ONE, 3, other)
     create = node.gpus.create_gpu_instance
     foreign: list[GiId] = []
 
     def crowded(gpu: GpuUuid, partition: Partition) -> GiId:
+        node.gpus.create_gpu_instance = create  # type: ignore[method-assign]
         made = create(gpu, partition)
-        if not foreign:
-            foreign.append(create(gpu, partition_of(node, second)))
-            node.gpus.create_compute_instance(gpu, foreign[0])
+        foreign.append(node.gpus.foreign(uuid_of(node, other), partition_of(node, second)))
         return made
 
     node.gpus.create_gpu_instance = crowded  # type: ignore[method-assign]
     with pytest.raises(DynamigError, match="not made by dynamig"):
         node.prepare(node.allocated("a", first, second))
-    assert [i.gi_id for i in node.live()] == foreign
+    assert [i.gi_id for i in node.live(other)] == foreign
+    assert node.live(1 - other) == []
 
 
 def test_an_intent_of_another_boot_proves_nothing() -> None:
@@ -271,3 +272,28 @@ def test_a_claim_that_the_kubelet_forgot_is_released_by_hand_once_it_is_over() -
     assert node.is_clean()
     with pytest.raises(DynamigError, match="journal"):
         node.service.endings.release("a")
+
+
+@pytest.mark.parametrize(
+    ("deleted", "reserved", "over"),
+    [(False, False, False), (True, True, False), (True, False, True)],
+    ids=["allocated", "deleted-while-its-pod-runs", "deleted"],
+)
+def test_a_claim_is_released_by_hand_only_if_no_pod_has_it_or_can_get_it(
+    deleted: bool, reserved: bool, over: bool
+) -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device(ONE, 0))
+    node.prepare(ref)
+    claim = node.claims._objects[ref.namespace, ref.name]
+    if deleted:
+        claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    if not reserved:
+        claim["status"]["reservedFor"] = []
+    if over:
+        node.service.endings.release("a")
+    else:
+        with pytest.raises(DynamigError) as told:
+            node.service.endings.release("a")
+        assert told.value.code == "STILL_ALLOCATED"
+    assert bool(node.live()) is not over

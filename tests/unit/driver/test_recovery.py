@@ -277,6 +277,27 @@ def test_a_plan_made_on_an_older_record_is_not_run() -> None:
     assert len(node.live()) == 1
 
 
+def test_what_was_planned_before_a_claim_was_prepared_takes_nothing_from_it() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("1g.10gb", 0))
+    node.prepare(ref)
+    record, spec = node.journal.records()["a"], node.cdi.specs["a"]
+    found = node.claims.get(ref)
+    assert isinstance(found, Found)
+    node.service.remove_cdi("a")
+    node.service.take_note(found.value, ())
+    assert (node.journal.records(), node.cdi.specs) == ({"a": record}, {"a": spec})
+
+
+def test_a_cdi_file_is_not_restored_for_a_claim_that_was_unprepared_since_it_was_planned() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
+    planned = node.journal.records()["a"]
+    node.service.endings.unprepare("a")
+    node.service.restore_cdi(planned)
+    assert node.cdi.specs == {}
+
+
 def test_every_action_has_words() -> None:
     node = BenchNode.with_gpus()
     ref = node.allocated("a", node.device("1g.10gb", 0))
