@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dynamig.bridge.actions import Action, Verify
+from dynamig.bridge.actions import Action, LetGo, TakeBack, Verify
 from dynamig.bridge.decide import LONGEST_PREPARE
 from dynamig.errors import Conflict, Unavailable
 from dynamig.protocol import names
@@ -377,6 +377,53 @@ def test_a_job_that_is_not_seen_running_after_the_commit_lets_no_pod_go(happens:
     assert stage.devices("a"), "committed"
     assert names.VERIFIED not in stage.sets.claims["a-0"]["metadata"]["annotations"]
     assert stage.sets.pods["a"]["spec"]["schedulingGates"]
+
+
+def test_devices_that_cost_more_shards_than_the_job_holds_are_not_committed() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("4g.40gb"))
+    stage.look()
+    assert stage.slurm.jobs[1].gpu == HeldGpu(0, 4)
+    stage.slurm.jobs[1] = replace(stage.slurm.jobs[1], gpu=HeldGpu(0, 3))
+    stage.look()
+    assert stage.devices("a") == []
+    assert stage.slurm.jobs[1].state is JobState.ENDED
+
+
+def test_a_pod_is_not_let_go_before_the_hand_made_claim_that_it_uses_is_verified() -> None:
+    stage = Stage()
+    stage.sets.create_claim("shared", wants("3g.40gb"))
+    stage.sets.create_pod("a", uses=["shared"])
+
+    def meanwhile(action: Action) -> None:
+        if isinstance(action, Verify):
+            raise Conflict("CONFLICT", "it cannot be verified now")
+
+    stage.meanwhile = meanwhile
+    stage.look_for(10)
+    assert stage.devices("a"), "committed"
+    assert stage.sets.pods["a"]["spec"]["schedulingGates"]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_what_kube_scheduler_has_reserved_for_a_pod_that_is_deleted_is_left_alone(by_hand: bool) -> None:
+    """It binds the pod next, or the claim controller takes the reservation away."""
+    stage = Stage()
+    if by_hand:
+        stage.sets.create_claim("a-0", wants("1g.10gb"))
+        stage.sets.create_pod("a", uses=["a-0"])
+    else:
+        stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look_for(2)
+    claim = stage.sets.claims["a-0"]
+    claim["status"]["reservedFor"] = [{"name": "a"}]
+    stage.sets.delete_pod("a", 30)
+    before = len(stage.done)
+    stage.look_for(5)
+    assert [action for action, _ in stage.done[before:] if isinstance(action, LetGo | TakeBack)] == []
+    del claim["status"]["reservedFor"]
+    stage.look()
+    assert stage.devices("a") == []
 
 
 def test_a_commit_that_was_interrupted_is_verified_before_its_pod_is_let_go() -> None:

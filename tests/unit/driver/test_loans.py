@@ -15,7 +15,7 @@ import pytest
 from dynamig.cdi import ContainerEdits
 from dynamig.driver.catalog import build
 from dynamig.driver.claims import ClaimService
-from dynamig.driver.config import load
+from dynamig.driver.config import GpuPolicies, GpuPolicy, Policy, load
 from dynamig.driver.lender import Lender, Slurm
 from dynamig.driver.loans import LoanFiles, MapFile
 from dynamig.driver.map_source import given_for
@@ -226,6 +226,26 @@ def test_a_prolog_that_died_while_waiting_gets_nothing(node: SlurmNode) -> None:
     assert node.lent() == {0: 8}
 
 
+def test_a_run_that_asks_twice_is_answered_once_the_first_answer_is_delivered_or_taken_back(node: SlurmNode) -> None:
+    with node.lender.lending(JOB, (0,), deadline=0):
+        again = in_thread(node.lend, JOB, 0)
+        again.join(0.5)
+        assert again.is_alive()
+    again.join(10)
+    assert node.lent() == {0: 7}
+
+
+def test_a_gpu_that_policy_ignores_is_lent_as_it_is(node: SlurmNode) -> None:
+    _, name = node.part()
+    partition = node.bench.catalog().offers[f"{NODE}/gpu-0"].pool.device(name).partition
+    assert partition is not None
+    node.bench.policies = GpuPolicies(default=GpuPolicy(policy=Policy.IGNORE))
+    node.bench.gpus.foreign(node.gpu(0), partition)
+    node.lend(JOB, 0, 1)
+    assert [node.bench.gpus.mig_mode(node.gpu(n)) for n in range(2)] == [MigMode.ON, MigMode.ON]
+    assert len(node.bench.live()) == 1
+
+
 def test_a_run_does_not_wait_for_an_older_one_of_its_id(node: SlurmNode) -> None:
     """slurmctld forgot the older one in a crash and gave its id out again; its prolog still waits."""
     node.lend(OTHER, 0)
@@ -256,8 +276,15 @@ def test_the_epilog_of_a_requeued_run_ends_that_run_only(node: SlurmNode) -> Non
     node.lend(Borrower(7, "second", 1), 1)
     node.lender.give_back(Borrower(7, "first", 1))
     assert node.lent() == {1: 7}
+
+
+def test_what_a_person_gives_back_of_a_job_is_of_all_its_runs_and_of_no_other_job(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path, 3)
+    node.lend(Borrower(7, "first", 0), 0)
+    node.lend(Borrower(7, "second", 1), 1)
+    node.lend(OTHER, 2)
     node.lender.give_back_all(7)
-    assert node.lent() == {}
+    assert node.lent() == {2: 8}
 
 
 def test_nothing_is_lent_before_a_crash_was_settled(node: SlurmNode) -> None:

@@ -14,8 +14,9 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.device_map import DeviceMap, Given, Source
 from dynamig.protocol.gpus import LiveInstance
+from dynamig.protocol.loans import Loan
 from dynamig.protocol.seen import Found, Gone, Unknown
-from tests.unit.driver.bench_node import h100
+from tests.unit.driver.bench_node import h100, in_thread
 from tests.unit.driver.test_loans import JOB, OTHER, SlurmNode, refused
 
 
@@ -96,6 +97,36 @@ def test_a_map_that_changes_while_its_gpus_are_looked_at_decides_no_loan(
     assert node.lent() == {}
     node.lend(JOB, 0)
     assert node.lent() == {1: JOB.job_id}
+
+
+def test_the_map_does_not_change_while_a_loan_is_written(node: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, waited = node.loans.write, list[bool]()
+
+    def slowly(loan: Loan) -> None:
+        remap = in_thread(node.remap)
+        remap.join(0.5)
+        waited.append(remap.is_alive())
+        write(loan)
+
+    monkeypatch.setattr(node.loans, "write", slowly)
+    node.lend(JOB, 0)
+    assert waited == [True]
+
+
+def test_what_cannot_be_read_may_have_been_decided_by_the_map(tmp_path: Path) -> None:
+    """A loan, or a claim's record: the map that both went by stays until a person has seen to it."""
+    for unreadable in ("loan", "record"):
+        node = SlurmNode(tmp_path / unreadable, 2)
+        if unreadable == "loan":
+            (tmp_path / unreadable / "loans" / f"{node.gpu(0)}.json").write_bytes(b"{")
+        else:
+            node.bench.journal.damaged["a"] = "claims/a.json"
+        node.restart()
+        node.entry = says(gpus={0: str(node.gpu(1)), 1: str(node.gpu(0))})
+        node.remap()
+        assert node.lender.device_map is not None
+        assert node.lender.device_map.gpu(0) == node.gpu(0)
+        assert node.lender.map_trouble.closed
 
 
 def test_the_config_map_counts_before_the_file_and_that_before_minors(node: SlurmNode) -> None:
