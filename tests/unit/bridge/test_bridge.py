@@ -426,6 +426,35 @@ def test_what_kube_scheduler_has_reserved_for_a_pod_that_is_deleted_is_left_alon
     assert stage.devices("a") == []
 
 
+def test_that_a_set_was_verified_once_says_nothing_of_what_it_is_committed_to_next() -> None:
+    """kube-scheduler clears an allocation and leaves the annotations as they are."""
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look_for(2)
+    stage.unschedule("a")
+    assert names.VERIFIED in stage.sets.claims["a-0"]["metadata"]["annotations"]
+
+    def meanwhile(action: Action) -> None:
+        if isinstance(action, Verify):
+            raise Conflict("CONFLICT", "it cannot be verified now")
+
+    stage.meanwhile = meanwhile
+    stage.look_for(5)
+    assert stage.devices("a")
+    assert names.VERIFIED not in stage.sets.claims["a-0"]["metadata"]["annotations"]
+
+
+def test_a_pod_that_runs_and_lost_one_allocation_keeps_the_other() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("2g.20gb"), wants("1g.10gb"))
+    stage.settle()
+    assert stage.sets.pods["a"]["status"]["phase"] == "Running"
+    stage.sets.clear("a-0")
+    before = len(stage.done)
+    stage.look_for(5)
+    assert [action for action, _ in stage.done[before:] if isinstance(action, TakeBack)] == []
+
+
 def test_a_commit_that_was_interrupted_is_verified_before_its_pod_is_let_go() -> None:
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))
