@@ -98,6 +98,18 @@ def test_a_missing_job_proves_nothing_right_after_a_start_of_slurmctld() -> None
     assert paid_by(stage) == 2
 
 
+def test_a_job_that_is_missing_for_a_moment_is_not_asked_for_again() -> None:
+    stage = living()
+    lost = stage.slurm.jobs[2]
+    stage.slurm.forget(2)
+    stage.look()
+    assert stage.look() == 0, "it was missing for a second"
+    stage.slurm.jobs[2] = lost
+    stage.settle()
+    assert len(stage.slurm.jobs) == 2
+    assert paid_by(stage) == 2
+
+
 def test_a_job_that_comes_back_after_it_was_asked_for_again_stays_and_the_other_goes() -> None:
     stage = living()
     lost = stage.slurm.jobs[2]

@@ -97,6 +97,22 @@ def test_a_claim_that_its_node_never_saw_is_let_go_on_the_nodes_word() -> None:
     assert stage.job_states() == ["ended"]
 
 
+def test_a_claim_that_somebody_else_allocated_is_not_taken_for_one_that_never_had_a_device() -> None:
+    """Of devices that the bridge did not choose it knows no node that could say that they are gone."""
+    stage = Stage()
+    for node in NODES:
+        for index in range(2):
+            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    claim = stage.sets.claims["a-0"]
+    stage.sets.force_delete_pod("a")
+    result = {"request": "r", "driver": names.DRIVER_NAME, "pool": "n1/gpu-0", "device": "gpu-0"}
+    claim["status"] = {"allocation": {"devices": {"results": [result]}}}
+    stage.look_for(LONGEST_PREPARE + 5)
+    assert names.HELD in claim["metadata"]["finalizers"]
+
+
 def test_a_node_that_was_declared_out_of_service_lets_go_of_everything() -> None:
     """Its pods were removed by Kubernetes; its driver will never speak again."""
     stage = Stage()

@@ -405,6 +405,17 @@ def test_destroy_answers_in_use_and_half_destroyed() -> None:
     assert node.live() == []
 
 
+def test_what_is_still_there_after_its_destruction_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
+    with monkeypatch.context() as patched:
+        patched.setattr(node.gpus, "destroy_gpu_instance", lambda gpu, gi: None)
+        assert code_of(lambda: node.service.endings.unprepare("a")) == "IN_USE"
+    assert node.journal.records()["a"].state is State.RETIRING
+    node.service.endings.unprepare("a")
+    assert node.live() == []
+
+
 def test_an_allocated_claim_keeps_the_finalizer_and_silence_proves_nothing() -> None:
     node = BenchNode.with_gpus()
     ref = node.allocated("a", node.device("1g.10gb", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from dynamig.driver import recovery
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies, GpuPolicy, Policy
+from dynamig.driver.hardware import destroy_all_of
 from dynamig.errors import Conflict, DynamigError, Unavailable
 from dynamig.mig import GiId, GpuUuid, Partition
 from dynamig.protocol import names
+from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.gpus import LiveInstance, MigMode
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.records import ClaimRecord
@@ -72,6 +75,29 @@ def test_an_intent_of_another_boot_proves_nothing() -> None:
     node.restart()
     repair(node)
     assert [i.gi_id for i in node.live()] == [foreign]
+
+
+def test_a_prepared_record_of_another_boot_is_retired_although_the_ids_agree() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    there = node.live()
+    record = dataclasses.replace(node.journal.records()["a"], boot_id="boot-0")
+    node.journal.write(record)
+    assert node.service.endings.retire(record)
+    assert node.journal.records()["a"].state is State.HELD
+    assert node.live() == there, "made since, by whomever"
+
+
+def test_what_two_records_prove_to_be_theirs_is_neithers_to_destroy() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    record = node.journal.records()["a"]
+    rival = dataclasses.replace(record, ref=ClaimRef("ns", "claim-b", "b"))
+    there = node.live()
+    destroy_all_of(node.gpus, record, [rival], node.nodes.boot)
+    assert node.live() == there
+    destroy_all_of(node.gpus, record, [], node.nodes.boot)
+    assert node.live() == []
 
 
 def test_a_gpu_instance_without_compute_instance_is_not_a_prepared_claims() -> None:
