@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from dynamig.bridge.actions import Action, LetGo, TakeBack, Verify
-from dynamig.bridge.decide import LONGEST_PREPARE
+from dynamig.bridge.decide import LONGEST_PREPARE, one_job
+from dynamig.bridge.sets import claim_sets
 from dynamig.errors import Conflict, Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView
 from dynamig.protocol.hold_note import HoldNote, NotedDevice
+from dynamig.protocol.identity import JobKey
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, JobState, SlurmNodeName
 from dynamig.testing.fake_slurm import FakeSlurm
 from tests.unit.bridge.stage import NODES, Stage, gpu, offers, wants
@@ -249,6 +251,21 @@ def test_an_answer_that_was_lost_makes_no_twin() -> None:
     stage.settle()
     assert len(stage.slurm.jobs) == 1
     assert stage.devices("a")
+
+
+@pytest.mark.parametrize("paid", [False, True], ids=["the-later-attempt", "the-one-that-pays"])
+def test_of_a_sets_jobs_one_stays(paid: bool) -> None:
+    """A job that was thought lost runs again while the next attempt waits."""
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look_for(3 if paid else 1)
+    (of,) = claim_sets(stage.world())
+    first = stage.slurm.jobs[1]
+    assert first.state is JobState.RUNNING
+    purpose = replace(first.purpose, identity=replace(first.identity, attempt=2))
+    second = replace(first, key=JobKey(2, "sluid-2"), purpose=purpose, state=JobState.PENDING)
+    stays, goes = (first, second) if paid else (second, first)
+    assert one_job((first, second), of) == (stays, (goes,))
 
 
 def test_silence_of_slurm_changes_nothing() -> None:

@@ -10,14 +10,14 @@ import pytest
 from dynamig.driver import recovery
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies, GpuPolicy, Policy
-from dynamig.driver.hardware import destroy_all_of
+from dynamig.driver.hardware import destroy_all_of, in_the_way
 from dynamig.errors import Conflict, DynamigError, Unavailable
 from dynamig.mig import GiId, GpuUuid, Partition
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.gpus import LiveInstance, MigMode
 from dynamig.protocol.lifecycle import State
-from dynamig.protocol.records import ClaimRecord
+from dynamig.protocol.records import ClaimRecord, LiveIds
 from dynamig.protocol.seen import Found
 from tests.unit.driver.bench_node import NODE, BenchNode
 from tests.unit.driver.test_recovery import DiesAt, repair, until_killed
@@ -98,6 +98,20 @@ def test_what_two_records_prove_to_be_theirs_is_neithers_to_destroy() -> None:
     assert node.live() == there
     destroy_all_of(node.gpus, record, [], node.nodes.boot)
     assert node.live() == []
+
+
+def test_what_nvml_made_elsewhere_for_a_claim_is_that_claims_wherever_it_is_in_the_way() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    (stray,) = node.live()
+    record = node.journal.records()["a"]
+    asked = partition_of(node, node.device(ONE, 5))
+    device = dataclasses.replace(record.devices[0], partition=asked, live=LiveIds(stray.gi_id))
+    stray = dataclasses.replace(stray, compute=())
+    retiring = dataclasses.replace(record, state=State.RETIRING, devices=(device,))
+    table = node.catalog().of_gpu(uuid_of(node)).table
+    found = in_the_way(uuid_of(node), table, [stray.partition], [stray], [retiring], node.nodes.boot)
+    assert (found.claims, found.foreign) == ((retiring,), ())
 
 
 def test_a_gpu_instance_without_compute_instance_is_not_a_prepared_claims() -> None:

@@ -262,10 +262,11 @@ def test_a_lost_journal_destroys_nothing_and_keeps_the_finalizer_while_the_hardw
 
 
 def test_a_gpu_that_does_not_answer_proves_nothing() -> None:
-    node = BenchNode.with_gpus()
-    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
-    plan = recovery.plan_recovery(node.journal.records(), {}, "boot-1", ["a"])
-    assert plan.actions == ()
+    node = BenchNode.with_gpus(2)
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0), node.device("1g.10gb", 0, gpu=1)))
+    answers = {node.gpus.readings()[0].uuid: node.live(0)}
+    for live in ({}, answers):
+        assert recovery.plan_recovery(node.journal.records(), live, "boot-1", ["a"]).actions == ()
 
 
 def test_a_plan_made_on_an_older_record_is_not_run() -> None:
