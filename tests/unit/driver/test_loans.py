@@ -205,6 +205,16 @@ def test_a_claim_that_a_bug_lets_in_beside_a_loan_is_told_and_nothing_is_lent(
     assert node.lent() == {}
 
 
+def test_a_loan_that_the_disk_does_not_let_go_stays_lent(node: SlurmNode) -> None:
+    node.lend()
+    path = node.folder / "loans" / f"{node.gpu()}.json"
+    path.unlink()
+    path.mkdir()  # what no file can be removed from
+    refused("JOURNAL_UNWRITABLE", lambda: node.lender.give_back(JOB))
+    refused("LENT", lambda: node.lend(OTHER))
+    refused("LENT", lambda: node.prepare(node.held("a", node.part())))
+
+
 def test_a_grant_that_could_not_be_delivered_is_undone_and_an_older_one_stays(node: SlurmNode) -> None:
     node.lend(JOB, 0)
 
