@@ -106,7 +106,7 @@ class Stage:
             ready=ready,
             why_not="" if ready else "its driver does not report",
             claims=frozenset(self.driver_claims[name]),
-            reported=self.now,
+            reported=self.now if ready else 0.0,
             map=self.maps.get(name, {i: gpu(name, i) for i in range(2)}),
             gone=name in self.gone,
             marks=self.marks.get(name, UNMARKED),

@@ -239,7 +239,7 @@ def test_a_prolog_that_died_while_waiting_gets_nothing(node: SlurmNode) -> None:
 def test_a_run_that_asks_twice_is_answered_once_the_first_answer_is_delivered_or_taken_back(node: SlurmNode) -> None:
     with node.lender.lending(JOB, (0,), deadline=0):
         again = in_thread(node.lend, JOB, 0)
-        again.join(0.5)
+        again.join(0.3)
         assert again.is_alive()
     again.join(10)
     assert node.lent() == {0: 7}

@@ -104,7 +104,7 @@ def test_the_map_does_not_change_while_a_loan_is_written(node: SlurmNode, monkey
 
     def slowly(loan: Loan) -> None:
         remap = in_thread(node.remap)
-        remap.join(0.5)
+        remap.join(0.3)
         waited.append(remap.is_alive())
         write(loan)
 
@@ -113,20 +113,19 @@ def test_the_map_does_not_change_while_a_loan_is_written(node: SlurmNode, monkey
     assert waited == [True]
 
 
-def test_what_cannot_be_read_may_have_been_decided_by_the_map(tmp_path: Path) -> None:
-    """A loan, or a claim's record: the map that both went by stays until a person has seen to it."""
-    for unreadable in ("loan", "record"):
-        node = SlurmNode(tmp_path / unreadable, 2)
-        if unreadable == "loan":
-            (tmp_path / unreadable / "loans" / f"{node.gpu(0)}.json").write_bytes(b"{")
-        else:
-            node.bench.journal.damaged["a"] = "claims/a.json"
-        node.restart()
-        node.entry = says(gpus={0: str(node.gpu(1)), 1: str(node.gpu(0))})
-        node.remap()
-        assert node.lender.device_map is not None
-        assert node.lender.device_map.gpu(0) == node.gpu(0)
-        assert node.lender.map_trouble.closed
+@pytest.mark.parametrize("unreadable", ["loan", "record"])
+def test_what_cannot_be_read_may_have_been_decided_by_the_map(node: SlurmNode, unreadable: str) -> None:
+    """The map that it went by stays until a person has seen to it."""
+    if unreadable == "loan":
+        (node.folder / "loans" / f"{node.gpu(0)}.json").write_bytes(b"{")
+    else:
+        node.bench.journal.damaged["a"] = "claims/a.json"
+    node.restart()
+    node.entry = says(gpus={0: str(node.gpu(1)), 1: str(node.gpu(0))})
+    node.remap()
+    assert node.lender.device_map is not None
+    assert node.lender.device_map.gpu(0) == node.gpu(0)
+    assert node.lender.map_trouble.closed
 
 
 def test_the_config_map_counts_before_the_file_and_that_before_minors(node: SlurmNode) -> None:

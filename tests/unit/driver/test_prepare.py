@@ -122,10 +122,10 @@ def test_one_act_at_a_time_on_a_gpu(act: str) -> None:
     call, waited = getattr(node.gpus, act), list[bool]()
 
     def slowly(*args: object) -> object:
-        if not waited:
-            other = in_thread(node.prepare, second)
-            other.join(0.5)
-            waited.append(other.is_alive())
+        setattr(node.gpus, act, call)
+        other = in_thread(node.prepare, second)
+        other.join(0.3)
+        waited.append(other.is_alive())
         return call(*args)
 
     setattr(node.gpus, act, slowly)
@@ -149,7 +149,7 @@ def test_what_ends_a_claim_waits_for_its_prepare(act: Callable[[BenchNode], obje
 
     def slowly(uid: str, spec: Mapping[str, Any]) -> None:
         ending = in_thread(act, node)
-        ending.join(0.5)
+        ending.join(0.3)
         waited.append(ending.is_alive())
         write(uid, spec)
 
