@@ -171,6 +171,15 @@ def test_a_driver_touches_neither_allocation_nor_claims_of_other_nodes(cluster: 
     assert names.HELD in cluster.claim_of("theirs")["metadata"]["finalizers"]
 
 
+def test_a_driver_holds_no_claim_that_is_not_allocated_on_its_node(cluster: Cluster, editor: As, driver_n1: As) -> None:
+    accepted(editor, claim("free"))
+    hold = {"metadata": {"finalizers": [names.HELD], "annotations": {names.NODE: "n1"}}}
+    done, said = driver_n1("-n", NAMESPACE, "patch", "resourceclaim", "free", "--type=merge", "-p", json.dumps(hold))
+    assert not done
+    assert "holds a claim only that is allocated a device of its own node" in said, said
+    assert editor("delete", "resourceclaim", "free")[0]
+
+
 @pytest.mark.parametrize("who", ["editor", "admin"])
 def test_nobody_else_takes_the_finalizer_or_writes_our_words(cluster: Cluster, editor: As, who: str, lab: Lab) -> None:
     person = editor if who == "editor" else As(lab, lab.admin_kubeconfig, "-n", NAMESPACE)

@@ -12,10 +12,11 @@ from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies, GpuPolicy, Policy
 from dynamig.driver.hardware import destroy_all_of, in_the_way
 from dynamig.errors import Conflict, DynamigError, Unavailable
-from dynamig.mig import GiId, GpuUuid, Partition
+from dynamig.mig import CiId, GiId, GpuUuid, MigUuid, Partition, Placement
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
-from dynamig.protocol.gpus import LiveInstance, MigMode
+from dynamig.protocol.gpus import ComputeInstance, LiveInstance, MigMode
+from dynamig.protocol.invariants import i4_ours
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.records import ClaimRecord, LiveIds
 from dynamig.protocol.seen import Found
@@ -112,6 +113,20 @@ def test_what_nvml_made_elsewhere_for_a_claim_is_that_claims_wherever_it_is_in_t
     table = node.catalog().of_gpu(uuid_of(node)).table
     found = in_the_way(uuid_of(node), table, [stray.partition], [stray], [retiring], node.nodes.boot)
     assert (found.claims, found.foreign) == ((retiring,), ())
+
+
+def test_place_id_and_uuid_must_agree() -> None:
+    """Ids are given out again, and nothing says that a UUID is not."""
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    (there,), records, boot = node.live(), node.journal.records(), node.nodes.boot
+    assert i4_ours(uuid_of(node), there, records.values(), boot) == (records["a"],)
+    for other in (
+        dataclasses.replace(there, placement=Placement(3, 1)),
+        dataclasses.replace(there, gi_id=GiId(there.gi_id + 1)),
+        dataclasses.replace(there, compute=(ComputeInstance(CiId(0), MigUuid("MIG-other")),)),
+    ):
+        assert i4_ours(uuid_of(node), other, records.values(), boot) == ()
 
 
 def test_a_gpu_instance_without_compute_instance_is_not_a_prepared_claims() -> None:
