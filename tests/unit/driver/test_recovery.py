@@ -183,6 +183,16 @@ def test_node_reboot_frees_the_placements_and_the_kubelet_prepares_again() -> No
     assert node.live()[0].placement.start == 4
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_was_prepared_before_a_reboot_is_retired_whether_or_not_hardware_can_tell(answers: bool) -> None:
+    """A whole GPU looks the same after a reboot, and one that is silent tells nothing."""
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.whole()))
+    live = {node.gpus.readings()[0].uuid: node.live()} if answers else {}
+    plan = recovery.plan_recovery(node.journal.records(), live, "boot-2", ["a"])
+    assert [type(action) for action in plan.actions] == [recovery.Retire]
+
+
 def test_an_instance_that_somebody_destroyed_is_reported_lost() -> None:
     node = BenchNode.with_gpus()
     node.prepare(node.allocated("a", node.device("1g.10gb", 0)))

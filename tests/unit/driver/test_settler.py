@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 
-from dynamig.driver.settler import Settler
+from dynamig.driver.settler import IDLE, Settler
 from dynamig.errors import Conflict, Refused, Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
@@ -143,3 +146,17 @@ def test_a_report_that_the_server_refuses_does_not_hold_the_claim() -> None:
     found = bench.node.claims.get(ref)
     assert isinstance(found, Found)
     assert not found.value.held
+
+
+def test_what_is_announced_while_a_claim_is_looked_at_is_looked_at_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.prepared("a")
+    report = bench.node.claims.report
+
+    def meanwhile(ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> None:
+        report(ref, devices)
+        bench.settler.changed(ref.uid)
+
+    monkeypatch.setattr(bench.node.claims, "report", meanwhile)
+    assert bench.settler.step() == 0.0
+    assert bench.settler.step() == IDLE, "and once is enough"
