@@ -245,6 +245,21 @@ def test_a_run_that_asks_twice_is_answered_once_the_first_answer_is_delivered_or
     assert node.lent() == {0: 7}
 
 
+def test_nothing_of_a_run_is_given_back_while_it_is_lent_more(node: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.lend(JOB, 0)
+    write, waited = node.loans.write, list[bool]()
+
+    def slowly(loan: Loan) -> None:
+        epilog = in_thread(node.lender.give_back, JOB)
+        epilog.join(0.3)
+        waited.append(epilog.is_alive())
+        write(loan)
+
+    monkeypatch.setattr(node.loans, "write", slowly)
+    node.lend(JOB, 0, 1)
+    assert waited == [True]
+
+
 def test_a_gpu_that_policy_ignores_is_lent_as_it_is(node: SlurmNode) -> None:
     _, name = node.part()
     partition = node.bench.catalog().offers[f"{NODE}/gpu-0"].pool.device(name).partition

@@ -11,7 +11,7 @@ from dynamig.driver import recovery
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies, GpuPolicy, Policy
 from dynamig.driver.hardware import destroy_all_of, in_the_way
-from dynamig.errors import Conflict, DynamigError, Unavailable
+from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
 from dynamig.mig import CiId, GiId, GpuUuid, MigUuid, Partition, Placement
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
@@ -62,6 +62,47 @@ def test_undoing_a_claim_of_several_devices_leaves_what_somebody_put_at_a_place_
         node.prepare(node.allocated("a", first, second))
     assert [i.gi_id for i in node.live(other)] == foreign
     assert node.live(1 - other) == []
+
+
+def test_what_nvml_made_without_answering_is_undone() -> None:
+    node = BenchNode.with_gpus()
+    create = node.gpus.create_gpu_instance
+
+    def silently(gpu: GpuUuid, partition: Partition) -> GiId:
+        create(gpu, partition)
+        raise Unavailable("NVML_TIMEOUT", "no answer in time")
+
+    node.gpus.create_gpu_instance = silently  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        node.prepare(node.allocated("a", node.device(ONE, 0)))
+    assert node.live() == []
+
+
+def test_what_somebody_made_before_nvml_refused_ours_is_theirs() -> None:
+    node = BenchNode.with_gpus()
+    create = node.gpus.create_gpu_instance
+
+    def too_late(gpu: GpuUuid, partition: Partition) -> GiId:
+        node.gpus.create_gpu_instance = create  # type: ignore[method-assign]
+        node.gpus.foreign(gpu, partition)
+        return create(gpu, partition)
+
+    node.gpus.create_gpu_instance = too_late  # type: ignore[method-assign]
+    with pytest.raises(Refused) as told:
+        node.prepare(node.allocated("a", node.device(ONE, 0)))
+    assert told.value.code == "NO_ROOM"
+    assert len(node.live()) == 1
+
+
+def test_what_an_earlier_boot_left_in_the_journal_is_in_nobodys_way() -> None:
+    node = BenchNode.with_gpus()
+    device = node.device(ONE, 0)
+    node.prepare(node.allocated("before", device))
+    node.gpus.reboot()
+    node.nodes.boot = "boot-2"
+    node.restart()
+    node.prepare(node.allocated("a", device))
+    assert len(node.live()) == 1
 
 
 def test_an_intent_of_another_boot_proves_nothing() -> None:

@@ -193,6 +193,15 @@ def test_what_was_prepared_before_a_reboot_is_retired_whether_or_not_hardware_ca
     assert [type(action) for action in plan.actions] == [recovery.Retire]
 
 
+def test_what_nobody_makes_any_more_is_destroyed_by_the_settler_too() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
+    node.journal.write(dataclasses.replace(node.journal.records()["a"], state=State.INTENDED))
+    node.service.endings.settle("a")
+    assert node.live() == []
+    assert node.journal.records()["a"].state is State.HELD
+
+
 def test_an_instance_that_somebody_destroyed_is_reported_lost() -> None:
     node = BenchNode.with_gpus()
     node.prepare(node.allocated("a", node.device("1g.10gb", 0)))

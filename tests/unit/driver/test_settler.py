@@ -160,3 +160,31 @@ def test_what_is_announced_while_a_claim_is_looked_at_is_looked_at_next(monkeypa
     monkeypatch.setattr(bench.node.claims, "report", meanwhile)
     assert bench.settler.step() == 0.0
     assert bench.settler.step() == IDLE, "and once is enough"
+
+
+def test_a_report_that_nobody_takes_does_not_hold_the_claim() -> None:
+    bench = Bench()
+    ref = bench.prepared("a")
+    bench.node.service.endings.unprepare("a")
+    for nth in range(1, 50):
+        bench.node.claims.faults.fail("report", Unavailable("API_UNAVAILABLE", "down"), nth=nth)
+    bench.settler.failed(ref, Unavailable("PLACEMENT_BUSY", "tried once more"))
+    bench.node.claims.deallocate(ref, delete=True)
+    bench.steps(5)
+    assert not isinstance(bench.node.claims.get(ref), Found)
+
+
+def test_a_failure_that_comes_while_an_older_one_is_reported_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    ref = bench.node.allocated("a", bench.node.device("1g.10gb", 0))
+    report = bench.node.claims.report
+
+    def meanwhile(ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> None:
+        monkeypatch.setattr(bench.node.claims, "report", report)
+        bench.settler.failed(ref, Unavailable("LENT", "the newer one"))
+        report(ref, devices)
+
+    monkeypatch.setattr(bench.node.claims, "report", meanwhile)
+    bench.settler.failed(ref, Unavailable("PLACEMENT_BUSY", "the older one"))
+    bench.steps(5)
+    assert "the newer one" in condition(bench, "a")[2]
