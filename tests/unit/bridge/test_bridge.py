@@ -94,6 +94,47 @@ def test_a_claim_that_its_node_never_saw_is_let_go_on_the_nodes_word() -> None:
     assert stage.job_states() == ["ended"]
 
 
+def test_a_report_from_before_the_last_prepare_that_could_begin_says_nothing() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look_for(2)
+    assert stage.devices("a")
+    stage.sets.force_delete_pod("a")
+    stage.not_ready = set(NODES)
+    stage.look_for(2 * LONGEST_PREPARE)
+    assert names.HELD in stage.sets.claims["a-0"]["metadata"]["finalizers"]
+    stage.not_ready = set()
+    stage.settle()
+    assert stage.sets.claims == {}
+
+
+def test_a_node_that_is_not_ready_is_asked_for_nothing_and_given_nothing() -> None:
+    stage = Stage(not_ready={"n1"})
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look()
+    assert stage.slurm.requests[1].purpose.nodes == ("n2",)
+    stage.not_ready = set(NODES)
+    stage.look_for(5)
+    assert stage.devices("a") == []
+    assert stage.sets.told["a"][-1][0] == "NodeNotReady"
+
+
+def test_a_claim_that_is_being_deleted_gets_no_device() -> None:
+    stage = Stage()
+    for node in NODES:
+        for index in range(2):
+            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.sets.create_claim("shared", wants("1g.10gb"))
+    stage.sets.create_pod("a", uses=["shared"])
+    stage.look_for(2)
+    claim = stage.sets.claims["shared"]
+    assert names.HELD in claim["metadata"]["finalizers"]
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    stage.slurm.end_native(N1, 0)
+    stage.look_for(5)
+    assert not claim["status"].get("allocation")
+
+
 def test_a_claim_that_somebody_else_allocated_is_not_taken_for_one_that_never_had_a_device() -> None:
     """Of devices that the bridge did not choose it knows no node that could say that they are gone."""
     stage = Stage()
