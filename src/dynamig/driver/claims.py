@@ -212,10 +212,9 @@ class ClaimService:
 
     def _check_invariants(self, record: ClaimRecord) -> None:
         """I1 and I2 hold with the record in the books. Callers hold the locks of its GPUs."""
-        known = {**self._out.journal.records(), record.ref.uid: record}
-        owners = {uid: r for uid, r in known.items() if r.owns_hardware and r.boot_id == self._node.boot_id}
+        owners = {**self._out.journal.records(), record.ref.uid: record}
         for gpu in {d.gpu for d in record.devices}:
-            partitions = {uid: r.partitions_on(gpu) for uid, r in owners.items()}
+            partitions = {uid: r.partitions_on(gpu) for uid, r in owners.items() if r.owns_hardware}
             i1_disjoint(gpu, partitions)
             if (table := self._catalog().of_gpu(gpu).table) is not None:
                 i2_engines(gpu, table, [p for many in partitions.values() for p in many])

@@ -96,13 +96,11 @@ def test_what_somebody_made_before_nvml_refused_ours_is_theirs() -> None:
 
 def test_what_an_earlier_boot_left_in_the_journal_is_in_nobodys_way() -> None:
     node = BenchNode.with_gpus()
-    device = node.device(ONE, 0)
-    node.prepare(node.allocated("before", device))
-    node.gpus.reboot()
-    node.nodes.boot = "boot-2"
-    node.restart()
-    node.prepare(node.allocated("a", device))
-    assert len(node.live()) == 1
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    record = node.journal.records()["a"]
+    table, place = node.catalog().of_gpu(uuid_of(node)).table, record.devices[0].partition
+    assert in_the_way(uuid_of(node), table, [place], [], [record], record.boot_id)
+    assert not in_the_way(uuid_of(node), table, [place], [], [record], "boot-2")
 
 
 def test_an_intent_of_another_boot_proves_nothing() -> None:
