@@ -171,6 +171,15 @@ def test_a_driver_touches_neither_allocation_nor_claims_of_other_nodes(cluster: 
     assert names.HELD in cluster.claim_of("theirs")["metadata"]["finalizers"]
 
 
+def test_a_driver_holds_no_claim_that_is_not_allocated_on_its_node(cluster: Cluster, editor: As, driver_n1: As) -> None:
+    accepted(editor, claim("free"))
+    hold = {"metadata": {"finalizers": [names.HELD], "annotations": {names.NODE: "n1"}}}
+    done, said = driver_n1("-n", NAMESPACE, "patch", "resourceclaim", "free", "--type=merge", "-p", json.dumps(hold))
+    assert not done
+    assert "holds a claim only that is allocated a device of its own node" in said, said
+    assert editor("delete", "resourceclaim", "free")[0]
+
+
 @pytest.mark.parametrize("who", ["editor", "admin"])
 def test_nobody_else_takes_the_finalizer_or_writes_our_words(cluster: Cluster, editor: As, who: str, lab: Lab) -> None:
     person = editor if who == "editor" else As(lab, lab.admin_kubeconfig, "-n", NAMESPACE)
@@ -508,16 +517,22 @@ def test_the_bridge_changes_of_pods_and_claims_only_what_is_its_own(slurm_editor
 
 def test_a_namespace_does_not_leave_slurm_by_the_way(lab: Lab) -> None:
     admin = As(lab, lab.admin_kubeconfig)
+    confirm, slurms = "dynamig.io/confirm-empty", f"{names.SCHEDULER_LABEL}=slurm"
     admin("create", "namespace", "e2e-leaving")
     try:
-        assert admin("label", "namespace", "e2e-leaving", f"{names.SCHEDULER_LABEL}=slurm")[0]
-        for change in (f"{names.SCHEDULER_LABEL}-", f"{names.SCHEDULER_LABEL}=other"):
-            done, said = admin("label", "--overwrite", "namespace", "e2e-leaving", change)
-            assert not done
-            assert "dynamig.io/confirm-empty=e2e-leaving" in said, said
-        assert admin("annotate", "namespace", "e2e-leaving", "dynamig.io/confirm-empty=e2e-leaving")[0]
-        done, said = admin("label", "namespace", "e2e-leaving", f"{names.SCHEDULER_LABEL}-")
-        assert done, said
+        for _ in range(2):
+            assert admin("label", "namespace", "e2e-leaving", slurms)[0]
+            for change in (f"{names.SCHEDULER_LABEL}-", f"{names.SCHEDULER_LABEL}=other"):
+                done, said = admin("label", "--overwrite", "namespace", "e2e-leaving", change)
+                assert not done
+                assert f"{confirm}=e2e-leaving" in said, said
+            assert admin("annotate", "namespace", "e2e-leaving", f"{confirm}=e2e-leaving")[0]
+            done, said = admin("label", "namespace", "e2e-leaving", f"{names.SCHEDULER_LABEL}-")
+            assert done, said
+            done, said = admin("label", "namespace", "e2e-leaving", slurms)
+            assert not done, "what was said of the pods of then says nothing of those to come"
+            assert f"kubectl annotate namespace e2e-leaving {confirm}-" in said, said
+            assert admin("annotate", "namespace", "e2e-leaving", f"{confirm}-")[0]
     finally:
         lab.kubectl("delete", "namespace", "e2e-leaving", "--wait=false")
 

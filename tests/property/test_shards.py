@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dynamig.errors import Refused
 from dynamig.mig import Geometry, Table
-from dynamig.protocol.shards import units_of_geometry
+from dynamig.protocol.shards import Units, units_of, units_of_geometry
 from tests.unit.mig.models import A30, H100, ODD, RTX_PRO_6000
 
 
@@ -30,3 +31,18 @@ def test_a_7_slice_gpu_has_7_shards() -> None:
     assert by_name["3g.40gb", 0] == 4
     assert by_name["3g.40gb", 4] == 3
     assert by_name["7g.80gb", 0] == 7
+
+
+def test_a_device_that_does_not_say_what_it_takes_costs_the_whole_gpu() -> None:
+    assert units_of_geometry(H100).cost(()) == 7
+
+
+def test_memory_slices_before_the_first_unit_belong_to_it() -> None:
+    units = Units((2, 4))
+    assert units.cost((0, 1)) == units.cost((0, 2)) == 1
+    assert units.cost((1, 4)) == 2
+
+
+def test_a_gpu_without_partitions_has_no_shards() -> None:
+    with pytest.raises(Refused, match="no shards"):
+        units_of([(), ()])

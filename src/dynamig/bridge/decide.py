@@ -432,7 +432,7 @@ def _is_nowhere(claim: SetClaim, world: World) -> bool:
     if node is None or node.gone:
         return node is not None
     barred = claim.barred_since
-    if claim.view.allocated or barred is None or not node.fresh:
+    if claim.view.allocated or barred is None:
         return False
     return node.reported - barred > LONGEST_PREPARE and claim.view.ref.uid not in node.claims
 

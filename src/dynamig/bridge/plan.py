@@ -232,7 +232,7 @@ def _starts(of: ClaimSet, slurm: SlurmNode, cost: int, passing: Passing) -> bool
     """Whether Slurm could start it there now, or as soon as what only passes by is gone."""
     if not slurm.has_room_for(of.needs.cpus, of.needs.memory):
         return False
-    return any(not g.taken and g.free + passing.get((slurm.name, g.index), 0) >= cost for g in slurm.gpus)
+    return any(g.free + passing.get((slurm.name, g.index), 0) >= cost for g in slurm.gpus)
 
 
 def plan_again(of: ClaimSet, world: World, gpu: GpuUuid, node: NodeView, cost: int) -> Plan | NoPlan:

@@ -130,7 +130,7 @@ class Settler:
 
     def _reschedule(self, uid: str, due: _Due, finished: bool) -> None:
         with self._lock:
-            if self._due.get(uid) != due:  # announced again meanwhile
+            if self._due.get(uid) is not due:  # announced again meanwhile
                 return
             if finished:
                 del self._due[uid]

@@ -59,8 +59,6 @@ NEXT: Mapping[tuple[State, Event], State] = MappingProxyType(
         (State.INTENDED, Event.MADE): State.PREPARED,
         (State.INTENDED, Event.RETIRE): State.RETIRING,
         (State.PREPARED, Event.RETIRE): State.RETIRING,
-        (State.RETIRING, Event.RETIRE): State.RETIRING,
-        (State.HELD, Event.RETIRE): State.HELD,
         (State.RETIRING, Event.GONE): State.HELD,
         (State.HELD, Event.TOLD): State.ABSENT,
     }

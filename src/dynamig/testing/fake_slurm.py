@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dynamig.errors import Conflict, Refused, Unavailable
+from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.identity import JobKey
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
@@ -34,10 +34,12 @@ FIRST_PRIORITY = 4_294_901_759
 @dataclass
 class FakeSlurm:
     """`shards`: per node, the shards of each GPU by index. `paused`: no job starts. `drained`: for which reason;
-    `downed`: nodes that somebody set DOWN, with his reason, which then stands for both."""
+    `downed`: nodes that somebody set DOWN, with his reason, which then stands for both. `failing`: by name of a call,
+    the error that it raises for as long as it stands there."""
 
     shards: Mapping[SlurmNodeName, Sequence[int]]
     silent: bool = False
+    failing: dict[str, DynamigError] = field(default_factory=dict)
     paused: bool = False
     privileged: bool = True
     requests: dict[int, HoldRequest] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class FakeSlurm:
             raise Refused("SLURM_FORBIDDEN", "not an operator's token")
 
     def submit(self, request: HoldRequest) -> JobKey:
-        self._answer()
+        self._answer("submit")
         _check_length(request.comment)
         number = next(self._ids)
         key = JobKey(number, f"sluid-{number}")
@@ -86,11 +88,11 @@ class FakeSlurm:
         return Found(job) if job is not None and job.key == key else Gone("no such job")
 
     def cancel(self, key: JobKey) -> None:
-        self._answer()
+        self._answer("cancel")
         self.end(key.job_id, Ending.CANCELLED)
 
     def comment(self, key: JobKey, text: SlurmText) -> None:
-        self._answer()
+        self._answer("comment")
         _check_length(text)
         self.jobs[key.job_id] = replace(self.jobs[key.job_id], comment=text)
 
@@ -99,21 +101,21 @@ class FakeSlurm:
         return self.boot
 
     def write_extra(self, node: SlurmNodeName, key: str, value: Any) -> None:
-        self._answer()
+        self._answer("write_extra")
         rest = {k: v for k, v in self.extra.get(node, {}).items() if k != key}
         self.extra[node] = rest if value is None else {**rest, key: value}
 
     def drain(self, node: SlurmNodeName, reason: SlurmText) -> None:
-        self._check_ours(node)
+        self._check_ours(node, "drain")
         self.drained[node] = names.DRAINED + reason
 
     def undrain(self, node: SlurmNodeName) -> None:
-        self._check_ours(node)
+        self._check_ours(node, "undrain")
         self.drained.pop(node, None)
         self.schedule()
 
-    def _check_ours(self, node: SlurmNodeName) -> None:
-        self._answer()
+    def _check_ours(self, node: SlurmNodeName, call: str) -> None:
+        self._answer(call)
         if not (self.downed.get(node) or self.drained.get(node, names.DRAINED)).startswith(names.DRAINED):
             raise Conflict("NODE_NOT_OURS", f"node {node} has another's reason")
 
@@ -152,12 +154,6 @@ class FakeSlurm:
     def forget(self, job_id: int) -> None:
         """What a controller that was killed may do to a job of the last seconds."""
         del self.jobs[job_id]
-
-    def move(self, job_id: int, index: int) -> None:
-        """The job holds its shards on another GPU than before."""
-        job = self.jobs[job_id]
-        assert job.gpu is not None
-        self.jobs[job_id] = replace(job, gpu=replace(job.gpu, index=index))
 
     def start_native(self, node: SlurmNodeName, index: int) -> bool:
         """A native job takes a whole GPU, if Slurm's books have it free."""
@@ -198,9 +194,11 @@ class FakeSlurm:
     def _used(self, node: SlurmNodeName, index: int) -> int:
         return sum(j.gpu.shards for j in self._running_on(node) if j.gpu is not None and j.gpu.index == index)
 
-    def _answer(self) -> None:
+    def _answer(self, call: str = "") -> None:
         if self.silent:
             raise Unavailable("SLURM_UNAVAILABLE", "slurmctld does not answer")
+        if (error := self.failing.get(call)) is not None:
+            raise error
 
 
 def _check_length(comment: str) -> None:

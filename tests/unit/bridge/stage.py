@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,8 +55,8 @@ def wants(profile: str) -> dict[str, Any]:
 @dataclass
 class Stage:
     """`driver_claims`: what each node's driver reports as living or intended; `slurm_names`, `maps`: of nodes that are
-    called otherwise in Slurm, or whose GPUs have other indices there; `leads`: whether the bridge does; `done`: its
-    actions, and what came of each."""
+    called otherwise in Slurm, or whose GPUs have other indices there; `leads`: whether the bridge does; `meanwhile`:
+    what happens elsewhere just before an action; `done`: the bridge's actions, and what came of each."""
 
     sets: FakeSets = field(default_factory=FakeSets)
     slurm: FakeSlurm = field(default_factory=lambda: FakeSlurm({SlurmNodeName(n): (UNITS.count,) * 2 for n in NODES}))
@@ -71,6 +71,7 @@ class Stage:
     marks: dict[str, NodeMarks] = field(default_factory=dict)
     accounts: Accounts = EVERYBODY
     leads: bool = True
+    meanwhile: Callable[[Action], None] = lambda action: None
     done: list[tuple[Action, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -110,7 +111,7 @@ class Stage:
             ready=ready,
             why_not="" if ready else "its driver does not report",
             claims=frozenset(self.driver_claims[name]),
-            reported=self.now,
+            reported=self.now if ready else 0.0,
             map=self.maps.get(name, {i: gpu(name, i) for i in range(2)}),
             gone=name in self.gone,
             marks=self.marks.get(name, UNMARKED),
@@ -130,6 +131,7 @@ class Stage:
         return decide(self.world(), lambda world: TableChooser(world, self.closed), self.failures.setback)
 
     def run(self, action: Action) -> None:
+        self.meanwhile(action)
         self.hands.run(action)
 
     def look_for(self, seconds: float) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from dynamig.bridge.committed import LONGEST_GRACE, PATIENCE_BARE, PATIENCE_SUSPENDED, SEEN_TWICE
 from dynamig.protocol import names
 from dynamig.protocol.claims import read_claim
@@ -96,6 +98,18 @@ def test_a_missing_job_proves_nothing_right_after_a_start_of_slurmctld() -> None
     assert paid_by(stage) == 2
 
 
+def test_a_job_that_is_missing_for_a_moment_is_not_asked_for_again() -> None:
+    stage = living()
+    lost = stage.slurm.jobs[2]
+    stage.slurm.forget(2)
+    stage.look()
+    assert stage.look() == 0, "it was missing for a second"
+    stage.slurm.jobs[2] = lost
+    stage.settle()
+    assert len(stage.slurm.jobs) == 2
+    assert paid_by(stage) == 2
+
+
 def test_a_job_that_comes_back_after_it_was_asked_for_again_stays_and_the_other_goes() -> None:
     stage = living()
     lost = stage.slurm.jobs[2]
@@ -155,6 +169,20 @@ def test_the_clock_stands_still_too_while_the_new_hold_waits_on_a_node_that_is_d
     assert stage.sets.told["a"][-1][0] == names.PAID
 
 
+def test_the_clock_stands_still_too_where_nothing_could_be_asked_for_before_the_node_is_drained() -> None:
+    stage = living()
+    stage.slurm.end(2, Ending.NODE_FAIL)
+    assert stage.slurm.start_native(N1, 1)
+    stage.look_for(5)
+    stage.slurm.drained[N1] = "maintenance"
+    stage.look_for(PATIENCE_BARE + 10)
+    del stage.slurm.drained[N1]
+    stage.slurm.end_native(N1, 1)
+    stage.settle()
+    assert stage.sets.pods["a"]["status"]["phase"] == "Running"
+    assert stage.slurm.jobs[paid_by(stage)].state is JobState.RUNNING
+
+
 def test_a_pod_whose_job_is_suspended_is_told_and_ended_unless_it_is_resumed() -> None:
     stage = living()
     job = paid_by(stage)
@@ -171,10 +199,10 @@ def test_a_pod_whose_job_is_suspended_is_told_and_ended_unless_it_is_resumed() -
     assert stage.sets.told["a"][-1][0] == names.HOLD_SUSPENDED
 
 
-def test_a_job_that_runs_on_another_gpu_than_the_claims_does_not_pay_for_them() -> None:
+@pytest.mark.parametrize("has", [HeldGpu(0, 2), HeldGpu(1, 1)], ids=["another-gpu", "fewer-shards"])
+def test_a_job_that_has_not_what_the_claims_have_does_not_pay_for_them(has: HeldGpu) -> None:
     stage = living()
-    job = stage.slurm.jobs[2]
-    assert job.gpu is not None
-    stage.slurm.move(2, index=0)
+    assert stage.slurm.jobs[2].gpu == HeldGpu(1, 2)
+    stage.slurm.jobs[2] = replace(stage.slurm.jobs[2], gpu=has)
     stage.look()
     assert stage.slurm.jobs[2].state is JobState.ENDED

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from dynamig.bridge.decide import LONGEST_PREPARE
+from dynamig.bridge.actions import LetGo, TakeBack
+from dynamig.bridge.decide import LONGEST_PREPARE, one_job
+from dynamig.bridge.sets import claim_sets
 from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
 from dynamig.protocol import device_status, names
-from dynamig.protocol.claims import ClaimView, read_claim
+from dynamig.protocol.claims import read_claim
+from dynamig.protocol.identity import JobKey
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, JobState, SlurmNodeName
-from tests.unit.bridge.stage import NODES, Stage, offers, wants
+from tests.unit.bridge.stage import NODES, Stage, wants
 
 N1 = SlurmNodeName("n1")
 
@@ -72,13 +73,23 @@ def test_a_pod_that_will_never_have_its_device_is_ended_and_told_why(error: Dyna
     assert told is None or error.what in message
 
 
-def test_a_node_that_does_not_report_keeps_the_hold() -> None:
+@pytest.mark.parametrize(
+    ("lists", "unnamed"),
+    [(True, False), (False, False), (False, True)],
+    ids=["listed-the-claim", "listed-none", "report-unreadable"],
+)
+def test_a_node_that_does_not_report_keeps_the_hold(lists: bool, unnamed: bool) -> None:
+    """Whatever its last report says: it is too old to be believed, or says nothing, not even which Slurm node it is."""
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))
     stage.settle()
     stage.sets.finish_pod("a")
     stage.sets.driver_lets_go("a")
     stage.not_ready = set(NODES)
+    if not lists:
+        stage.driver_claims = {n: set() for n in NODES}
+    if unnamed:
+        stage.slurm_names = dict.fromkeys(NODES, SlurmNodeName(""))
     for _ in range(5):
         stage.look()
     assert stage.job_states() == ["running"]
@@ -104,6 +115,63 @@ def test_a_claim_that_its_node_never_saw_is_let_go_on_the_nodes_word() -> None:
     stage.settle()
     assert stage.sets.claims == {}
     assert stage.job_states() == ["ended"]
+
+
+def test_a_report_from_before_the_last_prepare_that_could_begin_says_nothing() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look_for(2)
+    assert stage.devices("a")
+    stage.sets.force_delete_pod("a")
+    stage.not_ready = set(NODES)
+    stage.look_for(2 * LONGEST_PREPARE)
+    assert names.HELD in stage.sets.claims["a-0"]["metadata"]["finalizers"]
+    stage.not_ready = set()
+    stage.settle()
+    assert stage.sets.claims == {}
+
+
+def test_a_node_that_is_not_ready_is_asked_for_nothing_and_given_nothing() -> None:
+    stage = Stage(not_ready={"n1"})
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look()
+    assert stage.slurm.requests[1].purpose.nodes == ("n2",)
+    stage.not_ready = set(NODES)
+    stage.look_for(5)
+    assert stage.devices("a") == []
+    assert stage.sets.told["a"][-1][0] == "NodeNotReady"
+
+
+def test_a_claim_that_is_being_deleted_gets_no_device() -> None:
+    stage = Stage()
+    for node in NODES:
+        for index in range(2):
+            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.sets.create_claim("shared", wants("1g.10gb"))
+    stage.sets.create_pod("a", uses=["shared"])
+    stage.look_for(2)
+    claim = stage.sets.claims["shared"]
+    assert names.HELD in claim["metadata"]["finalizers"]
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    stage.slurm.end_native(N1, 0)
+    stage.look_for(5)
+    assert not claim["status"].get("allocation")
+
+
+def test_a_claim_that_somebody_else_allocated_is_not_taken_for_one_that_never_had_a_device() -> None:
+    """Of devices that the bridge did not choose it knows no node that could say that they are gone."""
+    stage = Stage()
+    for node in NODES:
+        for index in range(2):
+            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    claim = stage.sets.claims["a-0"]
+    stage.sets.force_delete_pod("a")
+    result = {"request": "r", "driver": names.DRIVER_NAME, "pool": "n1/gpu-0", "device": "gpu-0"}
+    claim["status"] = {"allocation": {"devices": {"results": [result]}}}
+    stage.look_for(LONGEST_PREPARE + 5)
+    assert names.HELD in claim["metadata"]["finalizers"]
 
 
 def test_a_node_that_was_declared_out_of_service_lets_go_of_everything() -> None:
@@ -244,6 +312,21 @@ def test_an_answer_that_was_lost_makes_no_twin() -> None:
     assert stage.devices("a")
 
 
+@pytest.mark.parametrize("paid", [False, True], ids=["the-later-attempt", "the-one-that-pays"])
+def test_of_a_sets_jobs_one_stays(paid: bool) -> None:
+    """A job that was thought lost runs again while the next attempt waits."""
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look_for(3 if paid else 1)
+    (of,) = claim_sets(stage.world())
+    first = stage.slurm.jobs[1]
+    assert first.state is JobState.RUNNING
+    purpose = replace(first.purpose, identity=replace(first.identity, attempt=2))
+    second = replace(first, key=JobKey(2, "sluid-2"), purpose=purpose, state=JobState.PENDING)
+    stays, goes = (first, second) if paid else (second, first)
+    assert one_job((first, second), of) == (stays, (goes,))
+
+
 def test_silence_of_slurm_changes_nothing() -> None:
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))
@@ -275,46 +358,47 @@ def test_two_looks_change_nothing_the_second_time() -> None:
     assert stage.look() == 0
 
 
-def test_an_overlap_under_another_name_is_seen_when_the_set_is_verified() -> None:
-    """Somebody else allocates a device that shares memory slices with ours, at the moment when we allocate; names
-    differ, slices do not."""
+def test_devices_that_cost_more_shards_than_the_job_holds_are_not_committed() -> None:
     stage = Stage()
     stage.sets.create_pod("a", wants("4g.40gb"))
     stage.look()
-    allocate = stage.sets.allocate
-    taken: list[tuple[str, str]] = []
-
-    def both(claim: ClaimView, allocation: Mapping[str, Any]) -> ClaimView:
-        made = allocate(claim, allocation)
-        if not taken:
-            taken.append(rival_of(made.allocated[0].pool, made.allocated[0].device))
-            other = stage.sets.create_claim("other", wants("1g.10gb"))
-            result = {"request": "r", "driver": names.DRIVER_NAME, "pool": taken[0][0], "device": taken[0][1]}
-            other["status"] = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"name": "other"}]}
-        return made
-
-    stage.sets.allocate = both  # type: ignore[method-assign]
+    assert stage.slurm.jobs[1].gpu == HeldGpu(0, 4)
+    stage.slurm.jobs[1] = replace(stage.slurm.jobs[1], gpu=HeldGpu(0, 3))
     stage.look()
-    assert taken
-    assert stage.devices("a") == [], "taken back: the other is not ours to judge"
-    assert stage.sets.pods["a"]["spec"]["schedulingGates"], "and its pod was not let go"
-    stage.now += 60
+    assert stage.devices("a") == []
+    assert stage.slurm.jobs[1].state is JobState.ENDED
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_what_kube_scheduler_has_reserved_for_a_pod_that_is_deleted_is_left_alone(by_hand: bool) -> None:
+    """It binds the pod next, or the claim controller takes the reservation away."""
+    stage = Stage()
+    if by_hand:
+        stage.sets.create_claim("a-0", wants("1g.10gb"))
+        stage.sets.create_pod("a", uses=["a-0"])
+    else:
+        stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look_for(2)
+    claim = stage.sets.claims["a-0"]
+    claim["status"]["reservedFor"] = [{"name": "a"}]
+    stage.sets.delete_pod("a", 30)
+    before = len(stage.done)
+    stage.look_for(5)
+    assert [action for action, _ in stage.done[before:] if isinstance(action, LetGo | TakeBack)] == []
+    del claim["status"]["reservedFor"]
+    stage.look()
+    assert stage.devices("a") == []
+
+
+def test_a_pod_that_runs_and_lost_one_allocation_keeps_the_other() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("2g.20gb"), wants("1g.10gb"))
     stage.settle()
-    ((pool, device),) = stage.devices("a")
-    assert (pool, device) != taken[0]
-    assert stage.sets.pods["a"]["spec"]["nodeName"]
-
-
-def rival_of(pool: str, device: str) -> tuple[str, str]:
-    """A smaller device of the pool on the same memory slices."""
-    published = next(o for o in offers().values() if o.name == pool)
-    ours = published.device(device).partition
-    assert ours is not None
-    return pool, next(
-        d.name
-        for d in published.devices
-        if d.partition is not None and d.name != device and d.partition.placement.overlaps(ours.placement)
-    )
+    assert stage.sets.pods["a"]["status"]["phase"] == "Running"
+    stage.sets.clear("a-0")
+    before = len(stage.done)
+    stage.look_for(5)
+    assert [action for action, _ in stage.done[before:] if isinstance(action, TakeBack)] == []
 
 
 def test_a_burst_of_pods_is_served_without_two_of_them_choosing_one_place() -> None:

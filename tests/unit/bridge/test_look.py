@@ -13,13 +13,18 @@ import pytest
 from dynamig.bridge.accounts import Accounts
 from dynamig.bridge.config import load
 from dynamig.bridge.fits import NodeMarks, marks_of
-from dynamig.bridge.look import checked, node_view, node_views, slurm_pods
+from dynamig.bridge.look import checked, node_view, node_views, slurm_pods, world
+from dynamig.dra import resource_slices
+from dynamig.driver.catalog import build
+from dynamig.driver.config import GpuPolicies
 from dynamig.errors import Refused
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
+from dynamig.protocol.gpus import MigMode
 from dynamig.protocol.node_report import FRESH_SECONDS
 from dynamig.protocol.outages import Outage, outages_to_json
 from dynamig.protocol.slurm_jobs import SlurmGpu, SlurmNode, SlurmNodeName
+from tests.unit.driver.bench_node import h100
 
 NOW = 1_800_000_000.0
 N1 = SlurmNodeName("n1")
@@ -42,6 +47,28 @@ def test_a_node_that_reports_and_agrees_with_slurm_is_ready() -> None:
     assert node.claims == {"u1"}
     assert node.map == {0: "GPU-0", 1: "GPU-1"}
     assert node.outages == {}
+
+
+def test_a_gpu_without_partitions_shares_memory_with_itself() -> None:
+    reading = h100(mode=MigMode.ABSENT, geometry=None)
+    (offer,) = build("n1", [reading], {reading.uuid: 0}, GpuPolicies()).offers.values()
+    slices = resource_slices(offer.pool, driver=names.DRIVER_NAME, node="n1", generation=1)
+    seen = world(
+        now=NOW,
+        driver=names.DRIVER_NAME,
+        pods=(),
+        namespaces=(),
+        claims=(),
+        slices=slices,
+        classes=(),
+        leases={},
+        nodes=(),
+        accounts=Accounts({}),
+        jobs=(),
+        slurm_nodes=(),
+        slurm_started=0.0,
+    )
+    assert seen.footprints() == {("n1/gpu-0", "gpu-0"): {(reading.uuid, -1)}}
 
 
 def test_gpus_that_do_not_answer_are_known_from_the_report() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dynamig.bridge.accounts import Accounts, Terms
+from dynamig.bridge.actions import Submit
 from dynamig.errors import Refused
 from dynamig.protocol import names
-from dynamig.protocol.identity import JobKey
-from dynamig.protocol.slurm_jobs import Ending, HeldGpu, HoldRequest, SlurmNodeName
+from dynamig.protocol.slurm_jobs import Ending, HeldGpu, SlurmNodeName
 from dynamig.testing.fake_slurm import FakeSlurm
 from tests.unit.bridge.stage import NODES, UNITS, Stage, gpu, wants
 
@@ -47,21 +47,16 @@ def test_no_entry_and_no_default() -> None:
 def test_what_slurm_refuses_is_told_in_its_words_and_asked_again_after_a_while() -> None:
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))
-    asked: list[float] = []
-    submit = stage.slurm.submit
-
-    def refuses(request: HoldRequest) -> JobKey:
-        asked.append(stage.now)
-        raise Refused("SLURM_2045", "submitting: Invalid account or account/partition combination specified")
-
-    stage.slurm.submit = refuses  # type: ignore[method-assign]
+    stage.slurm.failing["submit"] = Refused(
+        "SLURM_2045", "submitting: Invalid account or account/partition combination specified"
+    )
     for _ in range(20):
         stage.look()
-    assert len(asked) == 1
+    assert [type(action) for action, _ in stage.done if isinstance(action, Submit)] == [Submit]
     assert stage.sets.told["a"][-1][0] == names.SLURM_REFUSED
     assert "Invalid account" in stage.sets.told["a"][-1][1]
     stage.now += 60
-    stage.slurm.submit = submit  # type: ignore[method-assign]
+    stage.slurm.failing.clear()
     stage.settle()
     assert stage.devices("a")
 

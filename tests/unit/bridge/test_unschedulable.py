@@ -12,6 +12,7 @@ from dynamig.protocol import names
 from dynamig.protocol.claims import read_claim
 from dynamig.protocol.hold_note import Attempt, hold_note
 from dynamig.protocol.slurm_jobs import JobState
+from dynamig.protocol.times import to_rfc3339
 from tests.unit.bridge.stage import NODES, Stage, wants
 
 ONE_NODE = PATIENCE_UNSCHEDULABLE + LONGEST_PREPARE + 30
@@ -112,16 +113,11 @@ def test_a_new_pod_of_a_claim_that_rests_is_served_at_once() -> None:
 
 def test_a_hold_that_could_not_be_cancelled_when_another_node_was_noted_is_cancelled_later() -> None:
     stage = sharing("a")
-    cancel = stage.slurm.cancel
-
-    def fails(_key: object) -> None:
-        raise Unavailable("SLURM_UNAVAILABLE", "injected")
-
-    stage.slurm.cancel = fails  # type: ignore[method-assign,assignment]
+    stage.slurm.failing["cancel"] = Unavailable("SLURM_UNAVAILABLE", "injected")
     stage.pass_time(ONE_NODE)
     assert attempt_of(stage, "shared").excluded == ("n1",)
     assert running(stage)["claim-shared"] == "n1"
-    stage.slurm.cancel = cancel  # type: ignore[method-assign]
+    stage.slurm.failing.clear()
     stage.pass_time(60)
     assert running(stage)["claim-shared"] == "n2"
     assert node_of(stage, "a") == "n2"
@@ -145,6 +141,17 @@ def test_the_last_pod_that_is_deleted_while_the_claim_looks_for_a_node_leaves_no
         stage.pass_time(LONGEST_PREPARE + 20)
         assert running(stage) == {}
         assert names.HELD not in stage.sets.claims["shared"]["metadata"]["finalizers"]
+
+
+def test_a_claim_that_is_deleted_while_it_looks_for_a_node_goes_although_its_pod_waits() -> None:
+    stage = sharing("a")
+    stage.sets.unfit["a"] = NODES
+    claim = stage.sets.claims["shared"]["metadata"]
+    while names.RELEASE not in claim.get("annotations", {}):
+        stage.pass_time(1)
+    claim["deletionTimestamp"] = to_rfc3339(stage.now)
+    stage.pass_time(LONGEST_PREPARE + 20)
+    assert stage.sets.claims.get("shared", {"metadata": {"finalizers": []}})["metadata"]["finalizers"] == []
 
 
 def test_how_long_a_pod_was_gated_does_not_count() -> None:

@@ -15,7 +15,7 @@ import pytest
 from dynamig.cdi import ContainerEdits
 from dynamig.driver.catalog import build
 from dynamig.driver.claims import ClaimService
-from dynamig.driver.config import load
+from dynamig.driver.config import GpuPolicies, GpuPolicy, Policy, load
 from dynamig.driver.lender import NOTHING, Lender, Slurm
 from dynamig.driver.loans import LoanFiles, MapFile
 from dynamig.driver.map_source import given_for
@@ -192,6 +192,35 @@ def test_a_full_disk_lends_none(node: SlurmNode, monkeypatch: pytest.MonkeyPatch
     assert node.lent() == {}
 
 
+def test_a_claim_that_a_bug_lets_in_beside_a_loan_is_told_and_nothing_is_lent(
+    node: SlurmNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I8 is looked at once more when the loan is written, whatever was seen before."""
+    node.prepare(node.held("a", node.part()))
+    record = node.bench.journal.records()["a"]
+    node.service.endings.unprepare("a")
+    write = node.loans.write
+
+    def beside_a_claim(loan: Loan) -> None:
+        node.bench.journal.write(record)
+        write(loan)
+
+    monkeypatch.setattr(node.loans, "write", beside_a_claim)
+    error = refused("I8", node.lend)
+    assert "claim-a" in error.what
+    assert node.lent() == {}
+
+
+def test_a_loan_that_the_disk_does_not_let_go_stays_lent(node: SlurmNode) -> None:
+    node.lend()
+    path = node.folder / "loans" / f"{node.gpu()}.json"
+    path.unlink()
+    path.mkdir()  # what no file can be removed from
+    refused("JOURNAL_UNWRITABLE", lambda: node.lender.give_back(JOB))
+    refused("LENT", lambda: node.lend(OTHER))
+    refused("LENT", lambda: node.prepare(node.held("a", node.part())))
+
+
 def test_a_grant_that_could_not_be_delivered_is_undone_and_an_older_one_stays(node: SlurmNode) -> None:
     node.lend(JOB, 0)
 
@@ -211,6 +240,41 @@ def test_a_prolog_that_died_while_waiting_gets_nothing(node: SlurmNode) -> None:
     lending = node.lender.lending(JOB, (0,), deadline=node.bench.clock.now + 60, is_there=lambda: next(alive))
     refused("ABANDONED", lending.__enter__)
     assert node.lent() == {0: 8}
+
+
+def test_a_run_that_asks_twice_is_answered_once_the_first_answer_is_delivered_or_taken_back(node: SlurmNode) -> None:
+    with node.lender.lending(JOB, (0,), deadline=0):
+        again = in_thread(node.lend, JOB, 0)
+        again.join(0.3)
+        assert again.is_alive()
+    again.join(10)
+    assert node.lent() == {0: 7}
+
+
+def test_nothing_of_a_run_is_given_back_while_it_is_lent_more(node: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.lend(JOB, 0)
+    write, waited = node.loans.write, list[bool]()
+
+    def slowly(loan: Loan) -> None:
+        epilog = in_thread(node.lender.give_back, JOB)
+        epilog.join(0.3)
+        waited.append(epilog.is_alive())
+        write(loan)
+
+    monkeypatch.setattr(node.loans, "write", slowly)
+    node.lend(JOB, 0, 1)
+    assert waited == [True]
+
+
+def test_a_gpu_that_policy_ignores_is_lent_as_it_is(node: SlurmNode) -> None:
+    _, name = node.part()
+    partition = node.bench.catalog().offers[f"{NODE}/gpu-0"].pool.device(name).partition
+    assert partition is not None
+    node.bench.policies = GpuPolicies(default=GpuPolicy(policy=Policy.IGNORE))
+    node.bench.gpus.foreign(node.gpu(0), partition)
+    node.lend(JOB, 0, 1)
+    assert [node.bench.gpus.mig_mode(node.gpu(n)) for n in range(2)] == [MigMode.ON, MigMode.ON]
+    assert len(node.bench.live()) == 1
 
 
 def test_a_run_does_not_wait_for_an_older_one_of_its_id(node: SlurmNode) -> None:
@@ -243,8 +307,15 @@ def test_the_epilog_of_a_requeued_run_ends_that_run_only(node: SlurmNode) -> Non
     node.lend(Borrower(7, "second", 1), 1)
     node.lender.give_back(Borrower(7, "first", 1))
     assert node.lent() == {1: 7}
+
+
+def test_what_a_person_gives_back_of_a_job_is_of_all_its_runs_and_of_no_other_job(tmp_path: Path) -> None:
+    node = SlurmNode(tmp_path, 3)
+    node.lend(Borrower(7, "first", 0), 0)
+    node.lend(Borrower(7, "second", 1), 1)
+    node.lend(OTHER, 2)
     node.lender.give_back_all(7)
-    assert node.lent() == {}
+    assert node.lent() == {2: 8}
 
 
 def test_nothing_is_lent_before_a_crash_was_settled(node: SlurmNode) -> None:
@@ -344,6 +415,18 @@ def test_with_slurm_letting_go_waits_for_the_bridge(node: SlurmNode) -> None:
     view = node.bench.claims.get(ref)
     assert isinstance(view, Found)
     assert not view.value.held
+
+
+def test_with_slurm_a_claim_that_is_allocated_is_not_let_go_although_it_says_released(node: SlurmNode) -> None:
+    ref = node.held("a", node.part())
+    node.prepare(ref)
+    node.service.endings.unprepare("a")
+    view = node.bench.claims.get(ref)
+    assert isinstance(view, Found)
+    node.bench.claims.hold(view.value, {names.RELEASE: "now"})
+    assert not node.service.endings.settle("a")
+    node.bench.claims.deallocate(ref)
+    assert node.service.endings.settle("a")
 
 
 def test_with_slurm_a_deleted_claim_is_let_go(node: SlurmNode) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from dynamig.errors import Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.device_map import DeviceMap, Given, Source
+from dynamig.protocol.gpus import LiveInstance
+from dynamig.protocol.loans import Loan
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
-from tests.unit.driver.bench_node import h100
+from tests.unit.driver.bench_node import h100, in_thread
 from tests.unit.driver.test_loans import JOB, OTHER, SlurmNode, refused
 
 
@@ -115,6 +118,53 @@ def test_a_wrong_map_closes_the_node_and_keeps_the_last_good_one(node: SlurmNode
     node.entry = Gone("taken away")
     assert node.remap()
     node.lend(OTHER, 1)
+
+
+def test_a_map_that_changes_while_its_gpus_are_looked_at_decides_no_loan(
+    node: SlurmNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index means another GPU when the loan is to be written: the prolog asks again, and gets that one."""
+    look = node.bench.gpus.instances
+
+    def meanwhile(gpu: GpuUuid) -> Sequence[LiveInstance]:
+        node.entry = says(gpus={0: str(node.gpu(1)), 1: str(node.gpu(0))})
+        node.remap()
+        return look(gpu)
+
+    monkeypatch.setattr(node.bench.gpus, "instances", meanwhile)
+    refused("STARTING", lambda: node.lend(JOB, 0))
+    assert node.lent() == {}
+    node.lend(JOB, 0)
+    assert node.lent() == {1: JOB.job_id}
+
+
+def test_the_map_does_not_change_while_a_loan_is_written(node: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, waited = node.loans.write, list[bool]()
+
+    def slowly(loan: Loan) -> None:
+        remap = in_thread(node.remap)
+        remap.join(0.3)
+        waited.append(remap.is_alive())
+        write(loan)
+
+    monkeypatch.setattr(node.loans, "write", slowly)
+    node.lend(JOB, 0)
+    assert waited == [True]
+
+
+@pytest.mark.parametrize("unreadable", ["loan", "record"])
+def test_what_cannot_be_read_may_have_been_decided_by_the_map(node: SlurmNode, unreadable: str) -> None:
+    """The map that it went by stays until a person has seen to it."""
+    if unreadable == "loan":
+        (node.folder / "loans" / f"{node.gpu(0)}.json").write_bytes(b"{")
+    else:
+        node.bench.journal.damaged["a"] = "claims/a.json"
+    node.restart()
+    node.entry = says(gpus={0: str(node.gpu(1)), 1: str(node.gpu(0))})
+    node.remap()
+    assert node.lender.device_map is not None
+    assert node.lender.device_map.gpu(0) == node.gpu(0)
+    assert node.lender.map_trouble.closed
 
 
 def test_the_config_map_counts_before_the_file_and_that_before_minors(node: SlurmNode) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from dynamig.errors import DynamigError, Refused, Unavailable
-from dynamig.mig import Partition, Placement
+from dynamig.mig import GpuUuid, Partition, Placement
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
-from dynamig.protocol.gpus import MigMode
+from dynamig.protocol.gpus import LiveInstance, MigMode
 from dynamig.protocol.invariants import i1_disjoint
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.records import ClaimRecord
@@ -78,6 +79,130 @@ def test_prepare_twice_unprepare_once() -> None:
     node.claims.deallocate(ref, delete=True)
     assert node.service.endings.settle("a")
     assert node.is_clean()
+
+
+def test_what_was_prepared_before_a_reboot_is_made_anew() -> None:
+    """Also when the kubelet asks before anybody has looked at what the reboot left."""
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("2g.20gb", 0))
+    node.prepare(ref)
+    node.gpus.reboot()
+    node.nodes.boot = "boot-2"
+    node.restart()
+    node.prepare(ref)
+    assert [i.placement for i in node.live()] == [Placement(0, 2)]
+    assert node.journal.records()["a"].boot_id == "boot-2"
+
+
+def test_a_claim_that_was_allocated_anew_is_not_answered_with_what_it_had() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
+    ref = node.allocated("a", node.device("1g.10gb", 3))
+    assert code_of(lambda: node.prepare(ref)) == "CLAIM_CHANGED"
+    assert [i.placement.start for i in node.live()] == [0], "its pod may be running: the kubelet unprepares it first"
+    node.service.endings.unprepare("a")
+    node.prepare(ref)
+    assert [i.placement.start for i in node.live()] == [3]
+
+
+def test_a_cdi_file_that_was_lost_is_there_again_when_prepare_has_answered() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("1g.10gb", 0))
+    node.prepare(ref)
+    kept = node.cdi.specs.pop("a")
+    node.prepare(ref)
+    assert node.cdi.specs == {"a": kept}
+
+
+@pytest.mark.parametrize("act", ["create_gpu_instance", "destroy_gpu_instance"])
+def test_one_act_at_a_time_on_a_gpu(act: str) -> None:
+    """MIG mode switched, place looked at and instance made, or destroyed and seen gone, under one lock."""
+    node = BenchNode.with_gpus()
+    first, second = (node.allocated(uid, node.device("1g.10gb", n)) for n, uid in enumerate("ab"))
+    call, waited = getattr(node.gpus, act), list[bool]()
+
+    def slowly(*args: object) -> object:
+        setattr(node.gpus, act, call)
+        other = in_thread(node.prepare, second)
+        other.join(0.3)
+        waited.append(other.is_alive())
+        return call(*args)
+
+    setattr(node.gpus, act, slowly)
+    node.prepare(first)
+    node.service.endings.unprepare("a")
+    assert waited == [True]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda node: node.service.endings.unprepare("a"),
+        lambda node: node.service.endings.settle("a"),
+        lambda node: node.service.endings.retire(node.journal.records()["a"]),
+    ],
+    ids=["unprepare", "settle", "retire"],
+)
+def test_what_ends_a_claim_waits_for_its_prepare(act: Callable[[BenchNode], object]) -> None:
+    node = BenchNode.with_gpus()
+    write, waited = node.cdi.write, list[bool]()
+
+    def slowly(uid: str, spec: Mapping[str, Any]) -> None:
+        ending = in_thread(act, node)
+        ending.join(0.3)
+        waited.append(ending.is_alive())
+        write(uid, spec)
+
+    node.cdi.write = slowly  # type: ignore[method-assign]
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
+    assert waited == [True]
+
+
+def test_devices_of_a_claim_that_exclude_each_other_are_noticed_before_any_act() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("2g.20gb", 0), node.device("1g.10gb", 1))
+    assert code_of(lambda: node.prepare(ref)) == "I2"
+    assert node.gpus.most_alive == {node.gpus.readings()[0].uuid: 0}
+
+
+def test_a_claim_that_a_bug_lets_in_at_the_same_place_is_noticed_before_any_act() -> None:
+    """I1 is looked at once more when the claim is written down, whatever was seen before."""
+    node = BenchNode.with_gpus()
+    device = node.device("1g.10gb", 0)
+    node.prepare(node.allocated("rival", device))
+    rival = node.journal.records()["rival"]
+    node.service.endings.unprepare("rival")
+    look = node.gpus.instances
+
+    def meanwhile(gpu: GpuUuid) -> Sequence[LiveInstance]:
+        node.journal.write(rival)
+        return look(gpu)
+
+    ref = node.allocated("a", device)
+    node.gpus.instances = meanwhile  # type: ignore[method-assign]
+    assert code_of(lambda: node.prepare(ref)) == "I1"
+    node.gpus.instances = look  # type: ignore[method-assign]
+    assert node.live() == []
+
+
+def test_what_waiting_does_not_cure_is_told_at_once() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("1g.10gb", 0))
+    node.gpus.faults.fail("create_gpu_instance", Unavailable("NVML_UNAVAILABLE", "injected"))
+    assert code_of(lambda: node.prepare(ref, patience=30.0)) == "NVML_UNAVAILABLE"
+
+
+def test_what_a_failed_prepare_could_not_undo_is_undone_by_the_next() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("1g.10gb", 0))
+    node.gpus.faults.fail("create_compute_instance", Unavailable("NVML_UNAVAILABLE", "injected"))
+    node.gpus.faults.fail("destroy_gpu_instance", Unavailable("IN_USE", "a monitor holds it"))
+    assert code_of(lambda: node.prepare(ref)) == "NVML_UNAVAILABLE"
+    assert node.journal.records()["a"].state is State.RETIRING
+    (left,) = node.live()
+    node.prepare(ref)
+    (made,) = node.live()
+    assert (left.compute, len(made.compute)) == ((), 1)
 
 
 def test_compute_instance_fails_after_the_gpu_instance_was_made() -> None:
@@ -280,6 +405,17 @@ def test_destroy_answers_in_use_and_half_destroyed() -> None:
     assert node.live() == []
 
 
+def test_what_is_still_there_after_its_destruction_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
+    with monkeypatch.context() as patched:
+        patched.setattr(node.gpus, "destroy_gpu_instance", lambda gpu, gi: None)
+        assert code_of(lambda: node.service.endings.unprepare("a")) == "IN_USE"
+    assert node.journal.records()["a"].state is State.RETIRING
+    node.service.endings.unprepare("a")
+    assert node.live() == []
+
+
 def test_an_allocated_claim_keeps_the_finalizer_and_silence_proves_nothing() -> None:
     node = BenchNode.with_gpus()
     ref = node.allocated("a", node.device("1g.10gb", 0))
@@ -305,6 +441,21 @@ def test_a_claim_held_by_another_node_waits_for_it() -> None:
     node.claims.hold(found.value, {names.NODE: "n2"})
     assert code_of(lambda: node.prepare(ref)) == "HELD_ELSEWHERE"
     assert node.live() == []
+
+
+def test_a_claim_that_another_node_holds_by_now_keeps_its_finalizer() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("1g.10gb", 0))
+    node.prepare(ref)
+    node.service.endings.unprepare("a")
+    found = node.claims.get(ref)
+    assert isinstance(found, Found)
+    node.claims.hold(found.value, {names.NODE: "n2"})
+    node.claims.deallocate(ref, delete=True)
+    assert node.service.endings.settle("a"), "there is nothing left to do for it here"
+    found = node.claims.get(ref)
+    assert isinstance(found, Found)
+    assert (found.value.held, found.value.held_by_node) == (True, "n2")
 
 
 def test_a_shared_claim_is_prepared_once() -> None:

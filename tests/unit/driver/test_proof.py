@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,15 @@ import pytest
 from dynamig.driver import recovery
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies, GpuPolicy, Policy
-from dynamig.errors import Conflict, DynamigError, Unavailable
-from dynamig.mig import GiId, GpuUuid, Partition
+from dynamig.driver.hardware import destroy_all_of, in_the_way
+from dynamig.errors import Conflict, DynamigError, Refused, Unavailable
+from dynamig.mig import CiId, GiId, GpuUuid, MigUuid, Partition, Placement
 from dynamig.protocol import names
-from dynamig.protocol.gpus import LiveInstance, MigMode
+from dynamig.protocol.claims import ClaimRef
+from dynamig.protocol.gpus import ComputeInstance, LiveInstance, MigMode
+from dynamig.protocol.invariants import i4_ours
 from dynamig.protocol.lifecycle import State
-from dynamig.protocol.records import ClaimRecord
+from dynamig.protocol.records import ClaimRecord, LiveIds
 from dynamig.protocol.seen import Found
 from tests.unit.driver.bench_node import NODE, BenchNode
 from tests.unit.driver.test_recovery import DiesAt, repair, until_killed
@@ -40,23 +44,63 @@ def planned(node: BenchNode) -> tuple[recovery.Action, ...]:
 # -- whose is it -----------------------------------------------------------------------------------------------
 
 
-def test_undoing_a_claim_of_several_devices_leaves_what_somebody_put_at_a_place_not_yet_taken() -> None:
-    node = BenchNode.with_gpus()
-    first, second = node.device(ONE, 0), node.device(ONE, 3)
+@pytest.mark.parametrize("other", [0, 1], ids=["same-gpu", "another-gpu-where-it-gets-the-same-id"])
+def test_undoing_a_claim_of_several_devices_leaves_what_somebody_put_at_a_place_not_yet_taken(other: int) -> None:
+    node = BenchNode.with_gpus(2)
+    first, second = node.device(ONE, 0), node.device(ONE, 3, other)
     create = node.gpus.create_gpu_instance
     foreign: list[GiId] = []
 
     def crowded(gpu: GpuUuid, partition: Partition) -> GiId:
+        node.gpus.create_gpu_instance = create  # type: ignore[method-assign]
         made = create(gpu, partition)
-        if not foreign:
-            foreign.append(create(gpu, partition_of(node, second)))
-            node.gpus.create_compute_instance(gpu, foreign[0])
+        foreign.append(node.gpus.foreign(uuid_of(node, other), partition_of(node, second)))
         return made
 
     node.gpus.create_gpu_instance = crowded  # type: ignore[method-assign]
     with pytest.raises(DynamigError, match="not made by dynamig"):
         node.prepare(node.allocated("a", first, second))
-    assert [i.gi_id for i in node.live()] == foreign
+    assert [i.gi_id for i in node.live(other)] == foreign
+    assert node.live(1 - other) == []
+
+
+def test_what_nvml_made_without_answering_is_undone() -> None:
+    node = BenchNode.with_gpus()
+    create = node.gpus.create_gpu_instance
+
+    def silently(gpu: GpuUuid, partition: Partition) -> GiId:
+        create(gpu, partition)
+        raise Unavailable("NVML_TIMEOUT", "no answer in time")
+
+    node.gpus.create_gpu_instance = silently  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        node.prepare(node.allocated("a", node.device(ONE, 0)))
+    assert node.live() == []
+
+
+def test_what_somebody_made_before_nvml_refused_ours_is_theirs() -> None:
+    node = BenchNode.with_gpus()
+    create = node.gpus.create_gpu_instance
+
+    def too_late(gpu: GpuUuid, partition: Partition) -> GiId:
+        node.gpus.create_gpu_instance = create  # type: ignore[method-assign]
+        node.gpus.foreign(gpu, partition)
+        return create(gpu, partition)
+
+    node.gpus.create_gpu_instance = too_late  # type: ignore[method-assign]
+    with pytest.raises(Refused) as told:
+        node.prepare(node.allocated("a", node.device(ONE, 0)))
+    assert told.value.code == "NO_ROOM"
+    assert len(node.live()) == 1
+
+
+def test_what_an_earlier_boot_left_in_the_journal_is_in_nobodys_way() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    record = node.journal.records()["a"]
+    table, place = node.catalog().of_gpu(uuid_of(node)).table, record.devices[0].partition
+    assert in_the_way(uuid_of(node), table, [place], [], [record], record.boot_id)
+    assert not in_the_way(uuid_of(node), table, [place], [], [record], "boot-2")
 
 
 def test_an_intent_of_another_boot_proves_nothing() -> None:
@@ -71,6 +115,57 @@ def test_an_intent_of_another_boot_proves_nothing() -> None:
     node.restart()
     repair(node)
     assert [i.gi_id for i in node.live()] == [foreign]
+
+
+def test_a_prepared_record_of_another_boot_is_retired_although_the_ids_agree() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    there = node.live()
+    record = dataclasses.replace(node.journal.records()["a"], boot_id="boot-0")
+    node.journal.write(record)
+    assert node.service.endings.retire(record)
+    assert node.journal.records()["a"].state is State.HELD
+    assert node.live() == there, "made since, by whomever"
+
+
+def test_what_two_records_prove_to_be_theirs_is_neithers_to_destroy() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    record = node.journal.records()["a"]
+    rival = dataclasses.replace(record, ref=ClaimRef("ns", "claim-b", "b"))
+    there = node.live()
+    destroy_all_of(node.gpus, record, [rival], node.nodes.boot)
+    assert node.live() == there
+    destroy_all_of(node.gpus, record, [], node.nodes.boot)
+    assert node.live() == []
+
+
+def test_what_nvml_made_elsewhere_for_a_claim_is_that_claims_wherever_it_is_in_the_way() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    (stray,) = node.live()
+    record = node.journal.records()["a"]
+    asked = partition_of(node, node.device(ONE, 5))
+    device = dataclasses.replace(record.devices[0], partition=asked, live=LiveIds(stray.gi_id))
+    stray = dataclasses.replace(stray, compute=())
+    retiring = dataclasses.replace(record, state=State.RETIRING, devices=(device,))
+    table = node.catalog().of_gpu(uuid_of(node)).table
+    found = in_the_way(uuid_of(node), table, [stray.partition], [stray], [retiring], node.nodes.boot)
+    assert (found.claims, found.foreign) == ((retiring,), ())
+
+
+def test_place_id_and_uuid_must_agree() -> None:
+    """Ids are given out again, and nothing says that a UUID is not."""
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device(ONE, 0)))
+    (there,), records, boot = node.live(), node.journal.records(), node.nodes.boot
+    assert i4_ours(uuid_of(node), there, records.values(), boot) == (records["a"],)
+    for other in (
+        dataclasses.replace(there, placement=Placement(3, 1)),
+        dataclasses.replace(there, gi_id=GiId(there.gi_id + 1)),
+        dataclasses.replace(there, compute=(ComputeInstance(CiId(0), MigUuid("MIG-other")),)),
+    ):
+        assert i4_ours(uuid_of(node), other, records.values(), boot) == ()
 
 
 def test_a_gpu_instance_without_compute_instance_is_not_a_prepared_claims() -> None:
@@ -271,3 +366,28 @@ def test_a_claim_that_the_kubelet_forgot_is_released_by_hand_once_it_is_over() -
     assert node.is_clean()
     with pytest.raises(DynamigError, match="journal"):
         node.service.endings.release("a")
+
+
+@pytest.mark.parametrize(
+    ("deleted", "reserved", "over"),
+    [(False, False, False), (True, True, False), (True, False, True)],
+    ids=["allocated", "deleted-while-its-pod-runs", "deleted"],
+)
+def test_a_claim_is_released_by_hand_only_if_no_pod_has_it_or_can_get_it(
+    deleted: bool, reserved: bool, over: bool
+) -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device(ONE, 0))
+    node.prepare(ref)
+    claim = node.claims._objects[ref.namespace, ref.name]
+    if deleted:
+        claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    if not reserved:
+        claim["status"]["reservedFor"] = []
+    if over:
+        node.service.endings.release("a")
+    else:
+        with pytest.raises(DynamigError) as told:
+            node.service.endings.release("a")
+        assert told.value.code == "STILL_ALLOCATED"
+    assert bool(node.live()) is not over

@@ -185,6 +185,25 @@ def test_node_reboot_frees_the_placements_and_the_kubelet_prepares_again() -> No
     assert node.live()[0].placement.start == 4
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_was_prepared_before_a_reboot_is_retired_whether_or_not_hardware_can_tell(answers: bool) -> None:
+    """A whole GPU looks the same after a reboot, and one that is silent tells nothing."""
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.whole()))
+    live = {node.gpus.readings()[0].uuid: node.live()} if answers else {}
+    plan = recovery.plan_recovery(node.journal.records(), live, "boot-2", ["a"])
+    assert [type(action) for action in plan.actions] == [recovery.Retire]
+
+
+def test_what_nobody_makes_any_more_is_destroyed_by_the_settler_too() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
+    node.journal.write(dataclasses.replace(node.journal.records()["a"], state=State.INTENDED))
+    node.service.endings.settle("a")
+    assert node.live() == []
+    assert node.journal.records()["a"].state is State.HELD
+
+
 def test_an_instance_that_somebody_destroyed_is_reported_lost() -> None:
     node = BenchNode.with_gpus()
     node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
@@ -278,10 +297,11 @@ def test_a_lost_journal_destroys_nothing_and_keeps_the_finalizer_while_the_hardw
 
 
 def test_a_gpu_that_does_not_answer_proves_nothing() -> None:
-    node = BenchNode.with_gpus()
-    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
-    plan = recovery.plan_recovery(node.journal.records(), {}, "boot-1", ["a"])
-    assert plan.actions == ()
+    node = BenchNode.with_gpus(2)
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0), node.device("1g.10gb", 0, gpu=1)))
+    answers = {node.gpus.readings()[0].uuid: node.live(0)}
+    for live in ({}, answers):
+        assert recovery.plan_recovery(node.journal.records(), live, "boot-1", ["a"]).actions == ()
 
 
 def test_a_plan_made_on_an_older_record_is_not_run() -> None:
@@ -291,6 +311,27 @@ def test_a_plan_made_on_an_older_record_is_not_run() -> None:
     old = dataclasses.replace(node.journal.records()["a"], state=State.INTENDED)
     assert not node.service.endings.retire(old)
     assert len(node.live()) == 1
+
+
+def test_what_was_planned_before_a_claim_was_prepared_takes_nothing_from_it() -> None:
+    node = BenchNode.with_gpus()
+    ref = node.allocated("a", node.device("1g.10gb", 0))
+    node.prepare(ref)
+    record, spec = node.journal.records()["a"], node.cdi.specs["a"]
+    found = node.claims.get(ref)
+    assert isinstance(found, Found)
+    node.service.remove_cdi("a")
+    node.service.take_note(found.value, ())
+    assert (node.journal.records(), node.cdi.specs) == ({"a": record}, {"a": spec})
+
+
+def test_a_cdi_file_is_not_restored_for_a_claim_that_was_unprepared_since_it_was_planned() -> None:
+    node = BenchNode.with_gpus()
+    node.prepare(node.allocated("a", node.device("1g.10gb", 0)))
+    planned = node.journal.records()["a"]
+    node.service.endings.unprepare("a")
+    node.service.restore_cdi(planned)
+    assert node.cdi.specs == {}
 
 
 def test_every_action_has_words() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 
-from dynamig.driver.settler import Settler
+from dynamig.driver.settler import IDLE, Settler
 from dynamig.errors import Conflict, Refused, Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
@@ -143,3 +146,46 @@ def test_a_report_that_the_server_refuses_does_not_hold_the_claim() -> None:
     found = bench.node.claims.get(ref)
     assert isinstance(found, Found)
     assert not found.value.held
+
+
+def test_what_is_announced_while_a_claim_is_looked_at_is_looked_at_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.prepared("a")
+    report = bench.node.claims.report
+
+    def meanwhile(ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> None:
+        report(ref, devices)
+        bench.settler.changed(ref.uid)
+
+    monkeypatch.setattr(bench.node.claims, "report", meanwhile)
+    assert bench.settler.step() == 0.0
+    assert bench.settler.step() == IDLE, "and once is enough"
+
+
+def test_a_report_that_nobody_takes_does_not_hold_the_claim() -> None:
+    bench = Bench()
+    ref = bench.prepared("a")
+    bench.node.service.endings.unprepare("a")
+    for nth in range(1, 50):
+        bench.node.claims.faults.fail("report", Unavailable("API_UNAVAILABLE", "down"), nth=nth)
+    bench.settler.failed(ref, Unavailable("PLACEMENT_BUSY", "tried once more"))
+    claim = bench.node.claims._objects[ref.namespace, ref.name]
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    bench.steps(5)
+    assert not isinstance(bench.node.claims.get(ref), Found)
+
+
+def test_a_failure_that_comes_while_an_older_one_is_reported_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    ref = bench.node.allocated("a", bench.node.device("1g.10gb", 0))
+    report = bench.node.claims.report
+
+    def meanwhile(ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> None:
+        monkeypatch.setattr(bench.node.claims, "report", report)
+        bench.settler.failed(ref, Unavailable("LENT", "the newer one"))
+        report(ref, devices)
+
+    monkeypatch.setattr(bench.node.claims, "report", meanwhile)
+    bench.settler.failed(ref, Unavailable("PLACEMENT_BUSY", "the older one"))
+    bench.steps(5)
+    assert "the newer one" in condition(bench, "a")[2]

@@ -23,7 +23,7 @@ def test_pods_may_have_the_annotations_that_the_bridge_reads() -> None:
 
 def test_every_name_of_ours_is_known() -> None:
     known = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
-    used = set(re.findall(r"dynamig\.io/[A-Za-z-]+", text()))
+    used = set(re.findall(r"dynamig\.io/[A-Za-z]+(?:-[A-Za-z]+)*", text()))
     assert used - known == FOR_ADMISSION
     assert {names.HELD, names.NODE, names.GATE, names.SCHEDULER_LABEL} <= used
 
