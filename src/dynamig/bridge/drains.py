@@ -48,8 +48,8 @@ def _change(slurm: SlurmNode, views: Sequence[NodeView]) -> Iterator[Drain | Und
         why = slurm_text(" and ".join(wanted))
         if not (ours and _says(slurm.reason, why)):
             yield Drain(slurm.name, why)
-    elif not wanted and ours:
-        yield Undrain(slurm.name)
+    elif not wanted and ours and all(view.reported > slurm.reason_since for view in views):
+        yield Undrain(slurm.name)  # by a report that may know of what the drain is for, as `no driver answers`
 
 
 def _says(reason: str, why: SlurmText) -> bool:

@@ -93,7 +93,7 @@ class SlurmNode:
     """`usable`: Slurm would start a job there now as far as its state goes; `cpus`, `memory`: free there, whole ones
     and MiB. `extra`: the JSON object in the node's Extra, which other people write too; None if they have something
     else there. `drained`: it takes no new jobs, by somebody's decision; `reason`: the last that anybody
-    gave, for that or for DOWN."""
+    gave, for that or for DOWN, and `reason_since` when, by slurmctld's clock, in seconds of the epoch."""
 
     name: SlurmNodeName
     usable: bool
@@ -103,6 +103,7 @@ class SlurmNode:
     extra: Mapping[str, Any] | None = field(default_factory=dict)
     drained: bool = False
     reason: str = ""
+    reason_since: int = 0
 
     def has_room_for(self, cpus: int, memory: int) -> bool:
         return self.usable and cpus <= self.cpus and memory <= self.memory

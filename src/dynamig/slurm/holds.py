@@ -148,4 +148,5 @@ def slurm_node(info: NodeInfo) -> SlurmNode:
     except (ValueError, IndexError) as error:
         raise Unavailable("SLURM_BAD_ANSWER", f"GRES of node {info.name}: {error}", "a newer Slurm?") from error
     drained = "DRAIN" in info.states
-    return SlurmNode(info.name, usable, found, info.cpus, info.memory, extra_of(info), drained, info.reason)
+    free = (info.cpus, info.memory)
+    return SlurmNode(info.name, usable, found, *free, extra_of(info), drained, info.reason, info.reason_since)

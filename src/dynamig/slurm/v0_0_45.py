@@ -119,6 +119,7 @@ class NodeEntry(Struct):
     name: str
     state: list[str]
     reason: str = ""
+    reason_changed_at: Number = field(default_factory=Number)
     gres: str = ""
     gres_used: str = ""
     effective_cpus: int = 0
@@ -238,6 +239,7 @@ def node(entry: NodeEntry) -> NodeInfo:
         name=SlurmNodeName(entry.name),
         states=frozenset(entry.state),
         reason=entry.reason,
+        reason_since=entry.reason_changed_at.value or 0,
         gres=entry.gres,
         gres_used=entry.gres_used,
         cpus=entry.effective_cpus - entry.alloc_cpus,

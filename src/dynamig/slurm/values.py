@@ -100,11 +100,12 @@ class JobChanges:
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
     """A node's row: GRES as text (`dynamig.slurm.gres` reads it), processors and MiB that no job has, and `extra`,
-    which other people write too."""
+    which other people write too. `reason_since`: in seconds of the epoch, 0 without a reason."""
 
     name: SlurmNodeName
     states: frozenset[str]
     reason: str
+    reason_since: int
     gres: str
     gres_used: str
     cpus: int

@@ -34,11 +34,12 @@ FIRST_PRIORITY = 4_294_901_759
 @dataclass
 class FakeSlurm:
     """`shards`: per node, the shards of each GPU by index. `paused`: no job starts. `drained`: for which reason;
-    `downed`: nodes that somebody set DOWN, with his reason, which then stands for both. `failing`: by name of a call,
-    the error that it raises for as long as it stands there."""
+    `downed`: nodes that somebody set DOWN, with his reason, which then stands for both; `reason_since`: of all reasons.
+    `failing`: by name of a call, the error that it raises for as long as it stands there."""
 
     shards: Mapping[SlurmNodeName, Sequence[int]]
     silent: bool = False
+    reason_since: int = 0
     failing: dict[str, DynamigError] = field(default_factory=dict)
     paused: bool = False
     privileged: bool = True
@@ -133,6 +134,7 @@ class FakeSlurm:
                 extra=self.extra.get(name, {}),
                 drained=name in self.drained,
                 reason=self.downed.get(name) or self.drained.get(name, "Not responding" if name in self.down else ""),
+                reason_since=self.reason_since,
             )
             for name, gpus in self.shards.items()
         )

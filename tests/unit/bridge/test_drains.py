@@ -52,6 +52,18 @@ def test_what_runs_there_stays_and_what_is_new_goes_elsewhere() -> None:
     assert stage.sets.told["before"][-1][0] == names.PAID
 
 
+def test_only_a_report_from_after_the_drain_ends_it(stage: Stage) -> None:
+    """A driver that has just died has reported a moment ago, and its report counts for a while (`FRESH_SECONDS`)."""
+    stage.outages = {}
+    stage.slurm.drained = {N1: f"{names.DRAINED}no driver answers"}
+    stage.slurm.reason_since = int(stage.now) + 1
+    stage.look()
+    assert stage.slurm.drained == {N1: f"{names.DRAINED}no driver answers"}
+    stage.now += 2
+    stage.look()
+    assert stage.slurm.drained == {}
+
+
 def test_the_reason_follows_what_is_wrong(stage: Stage) -> None:
     stage.settle()
     first = gpu("n1", 0)
