@@ -52,11 +52,19 @@ def decide(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
         case None:
             return ()
         case False if of.in_use or not of.claims:
-            return (Cancel(job, "it does not run where the claims are"),)
+            return (*_after(of, job), Cancel(job, "it does not pay for what the claims have"))
         case False:
-            return (TakeBack(of, "its Slurm job does not run where the claims are"),)
+            return (TakeBack(of, "its Slurm job does not pay for what the claims have"),)
         case True:
             return _paid(of, job, world)
+
+
+def _after(of: ClaimSet, job: Job) -> tuple[Action, ...]:
+    """The next attempt, noted before a job is cancelled: so that is never taken for somebody's scancel."""
+    attempt = of.attempt
+    if attempt is None or attempt.number > job.identity.attempt:
+        return ()
+    return (Note(of, replace(attempt, number=job.identity.attempt + 1, job=None)),)
 
 
 def _suspended(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
@@ -76,6 +84,8 @@ def _pays_here(of: ClaimSet, job: Job, world: World) -> bool | None:
         return None
     if of.gpu is None:
         return all(c.view.held_by_node in (node.name, None) for c in (*of.claims, *of.leans_on))
+    if job.changed:
+        return False
     if job.gpu is None or job.gpu.index is None or not node.map:
         return None
     enough = of.attempt is None or job.gpu.shards >= of.attempt.shards
@@ -177,10 +187,12 @@ def _clock_stands(of: ClaimSet, waiting: Job | None) -> tuple[Action, ...]:
 
 
 def _meant(of: ClaimSet, ended: Job, world: World) -> tuple[str, str] | None:
-    """Reason and words for a job that somebody meant to end. One that ran elsewhere did not pay for this: the bridge
-    cancelled it."""
+    """Reason and words for a job that somebody meant to end. The bridge itself cancels one that ran elsewhere, and one
+    after which it has noted another."""
     node = world.node_of(ended.node)
     if node is not None and node.name != _home(of):
+        return None
+    if of.attempt is not None and ended.identity.attempt < of.attempt.number:
         return None
     job = f"Slurm job {ended.key.job_id}, which pays for this pod,"
     match ended.ending:

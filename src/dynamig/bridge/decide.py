@@ -64,6 +64,10 @@ BACK_OFF = 4.0
 REST = 600.0
 """Seconds from the last commit until another node is asked for, once kube-scheduler could place no pod on any."""
 
+PATIENCE_CHANGED = 30.0
+"""Seconds from its submit until a hold that somebody changed is asked for anew: where every one is changed, as by a
+site's own script, that must not go round all the time."""
+
 CAN_MOVE = ("Resources", "Priority", "ReqNodeNotAvail")
 """Slurm's reasons that another node may cure. Limits of accounts and QOS hold everywhere."""
 
@@ -273,6 +277,11 @@ def _scancelled(noted: Attempt | None, ended: Job | None) -> str | None:
 
 def _pending(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Action, ...]:
     """It waits with Slurm's reason, and is asked for anew where it could start now and Slurm does not know it."""
+    if job.held:
+        why = f"Slurm job {job.key.job_id}, which is to pay for this pod, is held: {job.reason}"
+        return (Tell(of, names.HOLD_HELD, why),)
+    if job.changed:
+        return _changed(of, job, world)
     if why := _astray(of, _of_nodes(job, world)):
         return _instead(of, job, why)
     tell = Tell(of, "SlurmPending", f"Slurm job {job.key.job_id} waits: {job.reason or 'queued'}")
@@ -284,6 +293,13 @@ def _pending(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     if isinstance(better, NoPlan) or not _moves(job, better, world) or _was_tried(better, noted, world):
         return (tell,)
     return (tell, *_instead(of, job, f"it can start on {', '.join(better.nodes)}"))
+
+
+def _changed(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
+    """Nothing is committed to a hold that asks for less than its set needs: it would be paid for by nobody."""
+    why = f"somebody changed Slurm job {job.key.job_id}, which is to pay for this pod: it asks for {job.changed}"
+    told = Tell(of, names.HOLD_CHANGED, f"{why}. It is asked for anew")
+    return (told, *_instead(of, job, why)) if world.now - job.submitted > PATIENCE_CHANGED else (told,)
 
 
 def expects_a_start(world: World) -> bool:
@@ -319,7 +335,7 @@ def _instead(
     following = Attempt(
         of.uid,
         job.identity.attempt + 1,
-        priority=None if job.priority is None else job.priority + 1,
+        priority=job.priority + 1 if job.priority else None,
         excluded=excluded,
         committed=None if of.attempt is None else of.attempt.committed,
     )
@@ -341,6 +357,8 @@ def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     if node is None or not node.ready:
         why = "it is not managed" if node is None else node.why_not
         return (Tell(of, "NodeNotReady", f"job {job.key.job_id} runs on {job.node}, but {why}"),)
+    if job.changed:
+        return _changed(of, job, world)
     if leaves := _leaves(of, job, node, world):
         return leaves
     if wait := _not_yet(of, world):
