@@ -69,7 +69,7 @@ def waiting_holds(lab: Lab, cluster: Cluster, *pods: str) -> Iterator[list[int]]
     for native_job in taken:
         until(lambda j=native_job: _equal(native_state(lab, j), "RUNNING"))  # type: ignore[misc]
     for pod in pods:
-        cluster.pod(pod, mig(profile="2g.20gb"), resources={"requests": {"cpu": "2", "memory": "50Mi"}})
+        cluster.pod(pod, mig(profile="2g.20gb"), resources={"requests": {"cpu": "100m", "memory": "50Mi"}})
     holds = [until(lambda p=pod: hold_of(lab, cluster, p)) for pod in pods]  # type: ignore[misc]
     assert {state(hold) for hold in holds} == {"PENDING"}
     try:
@@ -134,7 +134,7 @@ CHANGES = {
     "whole": "Gres=gpu:1",
     "none": "Gres=",
     "nodes": "NumNodes=2",
-    "cpus": "NumCPUs=1 CPUsPerTask=1",
+    "memory": "MinMemoryNode=1",
 }
 
 
@@ -151,8 +151,8 @@ def test_a_hold_that_an_operator_changes_is_not_committed_to(lab: Lab, cluster: 
     for pod, hold in changed.items():
         paying = hold_of(lab, cluster, pod)
         assert paying["job_id"] != hold
-        asked = (paying["tres_per_node"], paying["node_count"]["number"], paying["cpus"]["number"])
-        assert asked == ("gres/shard:2", 1, 2)
+        asked = (paying["tres_per_node"], paying["node_count"]["number"], paying["memory_per_node"]["number"])
+        assert asked == ("gres/shard:2", 1, 50)
         assert state(job(lab, hold)) == "CANCELLED"
 
 

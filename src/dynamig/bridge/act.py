@@ -87,7 +87,7 @@ class Hands:
                 self._verify(action)
             case Ungate(pod):
                 ref = pod.ref
-                self._objects.ungate(ref.namespace, ref.name, ref.uid)
+                self._objects.ungate(ref.namespace, ref.name, ref.uid, pod.generation)
             case TakeBack(of, why):
                 log.info("taken_back", pods=of.names, claims=[str(c.view.ref) for c in of.claims], why=why)
                 for claim in of.allocated:

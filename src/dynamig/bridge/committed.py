@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from dynamig.bridge.actions import Action, Cancel, Describe, EndPod, Note, Submit, TakeBack, Tell, Ungate, Verify
-from dynamig.bridge.plan import NoPlan, Plan, plan_again
+from dynamig.bridge.plan import NoPlan, Plan, no_place_for, plan_again
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
 from dynamig.protocol import names
@@ -99,6 +99,8 @@ def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
         shards = attempt.shards if job.gpu is None else job.gpu.shards
         known = replace(attempt, number=job.identity.attempt, job=job.key, bare_since=None, shards=shards)
         return (Note(of, known),)
+    if why := _fits_no_more(of, job, world):
+        return (TakeBack(of, why),)
     if not of.verified:
         return (Verify(of, job, world.footprints()), *let_run(of))
     if gates := let_run(of):
@@ -108,6 +110,13 @@ def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     if of.allocated and _is_stranded(of, world):
         return (TakeBack(of, "kube-scheduler cannot place its pods there"),)
     return ()
+
+
+def _fits_no_more(of: ClaimSet, job: Job, world: World) -> str:
+    """Why its pod, which has our gate yet, cannot be where its devices are: it was narrowed, or the node was closed to
+    it, since they were chosen. Empty if it can."""
+    node = world.node_of(job.node)
+    return no_place_for(of, node) if node is not None and let_run(of) and not of.in_use else ""
 
 
 def _is_stranded(of: ClaimSet, world: World) -> bool:

@@ -203,6 +203,9 @@ def one_job(jobs: Sequence[Job], of: ClaimSet) -> tuple[Job | None, tuple[Job, .
 def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
     if isinstance(payment := of.pod.payment, NotPayable):
         return (Tell(of, payment.reason, payment.why),)
+    if of.of_one_pod and of.pod.waits_for_others:
+        gates = ", ".join(of.pod.other_gates)
+        return (Tell(of, names.OTHER_GATES, f"Slurm is asked once its other scheduling gates are gone: {gates}"),)
     if wait := _not_yet(of, world):
         return wait
     noted = of.attempt

@@ -126,7 +126,7 @@ def claim_sets(world: World) -> tuple[ClaimSet, ...]:
         found = [by_name.get((pod.ref.namespace, name)) for name in pod.claims]
         claims = tuple(c for c in found if c is not None)
         by_hand = tuple(c for c in claims if c.made_for is None)
-        if not pod.over:
+        if not (pod.over or pod.waits_for_others):
             for claim in by_hand:
                 (leaving if pod.deleting else users).setdefault(claim.view.ref.uid, []).append(pod)
         absent = [name for name, claim in zip(pod.claims, found, strict=True) if claim is None]

@@ -46,12 +46,16 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a Slurm namespace. `claims`: names of its ResourceClaims; `unmade`: templates of those not made yet;
+    """A pod of a Slurm namespace. `other_gates`: scheduling gates that are not ours; no gate can be added to a pod.
+    `generation`: of its spec, of which `needs` and `rules` are read: a gated pod's node selector and affinity may be
+    narrowed. `claims`: names of its ResourceClaims; `unmade`: templates of those not made yet;
     `needs`: what it asks of a node beside devices; `payment`: who pays for it; `told`: what its condition says; times
     in seconds of the epoch."""
 
     ref: PodRef
     gated: bool
+    other_gates: tuple[str, ...]
+    generation: int
     ends_by: float | None
     grace: int
     node: str | None
@@ -68,6 +72,11 @@ class PodView:
     @property
     def deleting(self) -> bool:
         return self.ends_by is not None
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether nothing is to be held for it yet: it could not be scheduled."""
+        return self.gated and bool(self.other_gates)
 
     @property
     def over(self) -> bool:
@@ -226,6 +235,7 @@ def _by_slurm(nodes: Mapping[str, NodeView]) -> Mapping[SlurmNodeName, NodeView]
 def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
     """The view of one API object."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    gates = [g["name"] for g in spec.get("schedulingGates") or ()]
     made = {s["name"]: s.get("resourceClaimName") for s in status.get("resourceClaimStatuses") or ()}
     claims, unmade = list[str](), list[str]()
     for entry in spec.get("resourceClaims") or ():
@@ -236,7 +246,9 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
             unmade.append(str(entry.get("resourceClaimTemplateName")))
     return PodView(
         ref=PodRef(meta["namespace"], meta["name"], meta["uid"]),
-        gated=any(g["name"] == names.GATE for g in spec.get("schedulingGates") or ()),
+        gated=names.GATE in gates,
+        other_gates=tuple(g for g in gates if g != names.GATE),
+        generation=meta.get("generation", 0),
         ends_by=_time(meta["deletionTimestamp"]) if meta.get("deletionTimestamp") else None,
         grace=spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE),
         node=spec.get("nodeName"),
