@@ -221,7 +221,7 @@ def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> 
     is_noted = not of.claims or (noted == attempt and all(c.view.held for c in of.claims))
     if is_noted:
         return (Submit(of, attempt, planned),)
-    return (Note(of, attempt), Submit(of, attempt, planned, is_new=True))
+    return (Note(of, attempt, of.never_prepared), Submit(of, attempt, planned, is_new=True))
 
 
 def _not_yet(of: ClaimSet, world: World) -> tuple[Action, ...]:
@@ -330,19 +330,19 @@ def _moves(job: Job, better: Plan, world: World) -> bool:
 def _instead(
     of: ClaimSet, job: Job, why: str, *, not_on: str | None = None, wrong_pick: bool = False, anew: bool = False
 ) -> tuple[Action, ...]:
-    """Another attempt takes the job's place, and its place in the queue: noted first, so that what ends the job can
-    never look like somebody's scancel."""
+    """Another attempt takes the job's place, and its place in the queue unless it had its turn in vain (`not_on`).
+    Noted first, so that what ends the job can never look like somebody's scancel."""
     excluded = () if of.attempt is None else of.attempt.excluded
     if not_on is not None:
         excluded = (*(n for n in excluded if n != not_on), not_on)
     following = Attempt(
         of.uid,
         job.identity.attempt + 1,
-        priority=job.priority + 1 if job.priority else None,
+        priority=job.priority + 1 if job.priority and not_on is None else None,
         excluded=excluded,
         committed=None if of.attempt is None else of.attempt.committed,
     )
-    return (Note(of, following, anew), Cancel(job, why, wrong_pick))
+    return (Note(of, following, anew or of.never_prepared), Cancel(job, why, wrong_pick))
 
 
 def _astray(of: ClaimSet, nodes: Collection[str]) -> str:
@@ -425,7 +425,8 @@ def _is_left(of: ClaimSet, node: NodeView, world: World) -> bool:
 
 def _elsewhere(of: ClaimSet, job: Job, node: NodeView, *, anew: bool = False) -> tuple[Action, ...]:
     why = f"kube-scheduler cannot place the pod on {node.name}"
-    return (Tell(of, "Unschedulable", why), *_instead(of, job, why, not_on=node.name, anew=anew))
+    told = f"{why}: {of.scheduler_says}" if of.scheduler_says else why
+    return (Tell(of, "Unschedulable", told), *_instead(of, job, why, not_on=node.name, anew=anew))
 
 
 # -- over --------------------------------------------------------------------------------------------------------------

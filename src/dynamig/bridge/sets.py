@@ -92,11 +92,22 @@ class ClaimSet:
         return any(p.node is not None for p in self.pods) or any(c.view.reserved_for for c in self.claims)
 
     @property
+    def never_prepared(self) -> bool:
+        """Whether nothing of it is on any hardware or can come there, whatever its claims were to have before (P3):
+        they have no devices, and were made for a pod that was never bound. Others may have those places."""
+        return self.of_one_pod and self.never_bound and not (self.allocated or self.in_use)
+
+    @property
     def unschedulable(self) -> bool:
         """Whether kube-scheduler finds no node for any of its pods that it may place. Gated ones do not count: they go
         where the claims go."""
         free = [p for p in self.pods if not p.gated]
-        return bool(free) and not self.in_use and all(p.unschedulable_since is not None for p in free)
+        return bool(free) and not self.in_use and all(p.unschedulable is not None for p in free)
+
+    @property
+    def scheduler_says(self) -> str:
+        """Why kube-scheduler finds no node, in its words for the first of its pods; empty if it says nothing."""
+        return next((p.unschedulable for p in self.pods if p.unschedulable), "")
 
     def state(self, job: Job | None) -> HoldState:
         return hold_state(

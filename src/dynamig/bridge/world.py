@@ -48,9 +48,10 @@ class Told:
 class PodView:
     """A pod of a Slurm namespace. `other_gates`: scheduling gates that are not ours; no gate can be added to a pod.
     `generation`: of its spec, of which `needs` and `rules` are read: a gated pod's node selector and affinity may be
-    narrowed. `claims`: names of its ResourceClaims; `unmade`: templates of those not made yet;
-    `needs`: what it asks of a node beside devices; `payment`: who pays for it; `told`: what its condition says; times
-    in seconds of the epoch."""
+    narrowed. `claims`: names of its ResourceClaims; `unmade`: templates of those not made yet; `unschedulable`: why
+    kube-scheduler finds no node for it, in its words, None as long as it does not say so; `needs`: what it asks of a
+    node beside devices; `payment`: who pays for it; `told`: what its condition says; times in seconds of the epoch.
+    """
 
     ref: PodRef
     gated: bool
@@ -63,7 +64,7 @@ class PodView:
     claims: tuple[str, ...]
     unmade: tuple[str, ...]
     created: float
-    unschedulable_since: float | None
+    unschedulable: str | None
     needs: Needs
     rules: NodeRules
     payment: Payment | NotPayable
@@ -256,7 +257,7 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
         claims=tuple(claims),
         unmade=tuple(unmade),
         created=_time(meta.get("creationTimestamp")),
-        unschedulable_since=_unschedulable(status),
+        unschedulable=_unschedulable(status),
         needs=needs_of(spec),
         rules=rules_of(spec),
         payment=accounts.payment(read_wish(obj)),
@@ -268,9 +269,9 @@ def read_set_claim(obj: Mapping[str, Any], driver: str) -> SetClaim:
     return SetClaim(read_claim(obj, driver), obj)
 
 
-def _unschedulable(status: Mapping[str, Any]) -> float | None:
+def _unschedulable(status: Mapping[str, Any]) -> str | None:
     told = _condition(status, "PodScheduled")
-    return told.since if told is not None and told.reason == "Unschedulable" else None
+    return told.message if told is not None and told.reason == "Unschedulable" else None
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Told | None:

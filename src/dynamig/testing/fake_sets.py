@@ -88,7 +88,8 @@ class FakeSets:
             nodes = {_node_of(c) for c in claims}
             node = nodes.pop()
             if node is None or nodes or node in self.unfit.get(name, ()):
-                _say(pod, {**_said(pod, "PodScheduled"), "status": "False", "reason": "Unschedulable"})
+                why = {"reason": "Unschedulable", "message": "0/2 nodes are available"}
+                _say(pod, {**_said(pod, "PodScheduled"), "status": "False", **why})
                 continue
             pod["spec"]["nodeName"] = node
             pod["status"]["phase"] = "Running"
