@@ -84,7 +84,7 @@ def _pays_here(of: ClaimSet, job: Job, world: World) -> bool | None:
         return None
     if of.gpu is None:
         return all(c.view.held_by_node in (node.name, None) for c in (*of.claims, *of.leans_on))
-    if job.changed:
+    if job.gpu is None and job.changed:
         return False
     if job.gpu is None or job.gpu.index is None or not node.map:
         return None

@@ -281,7 +281,8 @@ def _scancelled(noted: Attempt | None, ended: Job | None) -> str | None:
 def _pending(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Action, ...]:
     """It waits with Slurm's reason, and is asked for anew where it could start now and Slurm does not know it."""
     if job.held:
-        why = f"Slurm job {job.key.job_id}, which is to pay for this pod, is held: {job.reason}"
+        number = job.key.job_id
+        why = f"Slurm job {number}, which is to pay for this pod, is held ({job.reason}): scontrol release {number}"
         return (Tell(of, names.HOLD_HELD, why),)
     if job.changed:
         return _changed(of, job, world)

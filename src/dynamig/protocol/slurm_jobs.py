@@ -69,8 +69,9 @@ class Job:
 
     @property
     def held(self) -> bool:
-        """Somebody lets it wait (`scontrol hold`); Slurm gives no living job priority 0 by itself."""
-        return self.state is JobState.PENDING and self.priority == 0
+        """Somebody lets it wait (`scontrol hold`). Priority 0 alone does not say that: Slurm gives it to a job that no
+        node can serve any more (BadConstraints), too."""
+        return self.state is JobState.PENDING and self.reason.startswith("JobHeld")
 
     @property
     def living(self) -> bool:

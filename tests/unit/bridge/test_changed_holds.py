@@ -73,7 +73,8 @@ def test_where_every_hold_is_changed_it_does_not_go_round_all_the_time() -> None
     assert len(stage.slurm.jobs) <= 300 / PATIENCE_CHANGED + 1
 
 
-def test_a_second_hold_of_what_already_lives_is_no_scancel_when_it_is_changed_and_given_up() -> None:
+@pytest.mark.parametrize("shards", [0, 1])
+def test_a_second_hold_of_what_already_lives_is_no_scancel_when_it_is_changed_and_given_up(shards: int) -> None:
     """Slurm lost the first one; an operator changes the second, which then runs for less."""
     stage = Stage()
     stage.sets.create_pod("a", wants("2g.20gb"))
@@ -81,7 +82,7 @@ def test_a_second_hold_of_what_already_lives_is_no_scancel_when_it_is_changed_an
     stage.slurm.paused = True
     stage.slurm.end(1, Ending.NODE_FAIL)
     stage.pass_time(5)
-    stage.slurm.change(2, 1)
+    stage.slurm.change(2, shards)
     stage.slurm.paused = False
     stage.slurm.schedule()
     stage.pass_time(10)
@@ -119,7 +120,10 @@ def test_a_hold_that_its_owner_lets_wait_is_left_alone_and_its_pod_says_so() -> 
     let_start(stage)
     stage.pass_time(400)
     assert [j.state for j in stage.slurm.jobs.values()] == [JobState.PENDING], "it is not asked for anew elsewhere"
-    assert says(stage) == (names.HOLD_HELD, "Slurm job 1, which is to pay for this pod, is held: JobHeldUser")
+    assert says(stage) == (
+        names.HOLD_HELD,
+        "Slurm job 1, which is to pay for this pod, is held (JobHeldUser): scontrol release 1",
+    )
     stage.slurm.release(1)
     stage.pass_time(5)
     assert node_of(stage) is not None
