@@ -131,7 +131,7 @@ class Naive:
 def _request(pod: int, profile: str, slurm: FakeSlurm) -> HoldRequest:
     cost = min(_cost(p) for p in PROFILE[profile].partitions())
     purpose = Purpose(JobIdentity(_name(pod), 1), nodes=tuple(slurm.shards), shards=cost)
-    return HoldRequest(purpose, slurm_text(""), 1, 1, 1, "", "naive", "")
+    return HoldRequest(purpose, slurm_text(""), 1, "", "naive", "")
 
 
 def _cost(partition: Partition) -> int:

@@ -41,7 +41,7 @@ class SlurmSide:
     def submit(self, nodes: Sequence[str], shards: int = 1) -> tuple[int, float]:
         """An external job as the bridge submits one, but nobody's hold; its id, and when it was asked for."""
         purpose = Purpose(JobIdentity("bench", 1), nodes=tuple(nodes), shards=shards)
-        request = HoldRequest(purpose, slurm_text("bench"), 1, 1, 60, "", SLURM_USER, PARTITION)
+        request = HoldRequest(purpose, slurm_text("bench"), 60, "", SLURM_USER, PARTITION)
         body = wire.submit_body(request, request.minutes)
         del body["job"]["admin_comment"]
         return self._submit(body)

@@ -46,8 +46,6 @@ class Slurm:
         fields: dict[str, Any] = {
             "purpose": Purpose(identity, "ns/p", frozenset({"c1"}), tuple(nodes), shards),
             "comment": "Kubernetes pod ns/p",
-            "cpus": 1,
-            "memory": 1,
             "minutes": 5,
             "account": "",
             "user": USER,

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import pytest
 
-from dynamig.bridge.actions import Action
+from dynamig.bridge.actions import Action, Commit
 from dynamig.bridge.decide import one_job
 from dynamig.bridge.sets import claim_sets
 from dynamig.errors import Conflict
@@ -34,6 +34,8 @@ class WatchedStage(Stage):
 
     def run(self, action: Action) -> None:
         before = self.hold_states()
+        if isinstance(action, Commit):
+            assert action.choice.cost <= self.slurm.requests[action.job.key.job_id].purpose.shards, "it is not paid for"
         try:
             super().run(action)
         finally:
@@ -90,6 +92,9 @@ class Chaos:
             (2, self.native_ends),
             (1, self.scancel),
             (1, self.node_fails),
+            (1, self.owner_holds),
+            (1, self.owner_releases),
+            (1, self.operator_changes),
             (1, self.forget),
             (1, self.comes_back),
             (1, self.unfit),
@@ -170,6 +175,22 @@ class Chaos:
         if jobs := self.living():
             self.stage.slurm.end(self.random.choice(jobs), Ending.NODE_FAIL)
 
+    def pending(self) -> list[int]:
+        return [j.key.job_id for j in self.stage.slurm.jobs.values() if j.state is JobState.PENDING]
+
+    def owner_holds(self) -> None:
+        if jobs := self.pending():
+            self.stage.slurm.hold(self.random.choice(jobs))
+
+    def owner_releases(self) -> None:
+        for job in [j for j in self.stage.slurm.jobs.values() if j.held]:
+            self.stage.slurm.release(job.key.job_id)
+
+    def operator_changes(self) -> None:
+        if jobs := self.pending():
+            job = self.random.choice(jobs)
+            self.stage.slurm.change(job, max(self.stage.slurm.requests[job].purpose.shards - 1, 0))
+
     def forget(self) -> None:
         """slurmctld is killed and started, and has lost a job, which may come back."""
         if jobs := self.living():
@@ -243,6 +264,7 @@ class Chaos:
         self.stage.outages.clear()
         for name in list(self.his):
             self.stage.slurm.resume(name)
+        self.owner_releases()
         for node, index in list(self.stage.slurm.native):
             self.stage.slurm.end_native(node, index)
         for pod in self.stage.sets.pods.values():

@@ -1,8 +1,10 @@
 """Native jobs that watch the promise: on every node one waits for all GPUs, and looks at them each second that it runs.
 
-A job's looks are those of `nvml-list`, a reader that shares no code with driver or model. One look that finds a GPU
-instance on the job's GPUs is a violation. The jobs are root's, because NVML shows GPU instances only to who may make
-them: a plain user's job would see nothing, whatever there is.
+A job's looks are those of `nvml-list`, a reader that shares no code with driver or model, and of `/proc`: which GPUs'
+device files lie in another mount namespace, that is in a container. One look that finds a GPU instance on the job's
+GPUs, or one of these GPUs in a container, is a violation: a pod that has a GPU whole leaves no instance to find. The
+jobs are root's, because NVML shows GPU instances only to who may make them, and the kernel a process's root only to
+whom it obeys: a plain user's job would see nothing, whatever there is.
 """
 
 from __future__ import annotations
@@ -33,7 +35,19 @@ STUCK_S = 80.0
 so does a slurmctld that was thrown back to a time when it still ran."""
 
 LOOKS = """#!/bin/sh
-look() { list=$(nvml-list) || list=unreadable; echo "LOOK $SLURM_JOB_ID $SLURM_JOB_GPUS $(date +%s) $list"; }
+in_containers() {
+  here=$(stat -Lc %i /proc/self/ns/mnt) || { echo unreadable; return; }
+  stat -Lc '%i %n' /proc/[0-9]*/ns/mnt 2>/dev/null | while read -r space process; do
+    [ "$space" = "$here" ] || for gpu in "${process%ns/mnt}"root/dev/nvidia[0-9]*; do
+      [ ! -e "$gpu" ] || echo "${gpu##*/nvidia}"
+    done
+  done | sort -un | paste -sd, -
+}
+look() {
+  list=$(nvml-list) || list=unreadable
+  inside=$(in_containers)
+  echo "LOOK $SLURM_JOB_ID $SLURM_JOB_GPUS $(date +%s) ${inside:-none} $list"
+}
 look
 for second in $(seq {seconds}); do sleep 1; look; done
 """
@@ -41,12 +55,14 @@ for second in $(seq {seconds}); do sleep 1; look; done
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a job saw at a time (seconds of the epoch). `instances`: GPU instances on GPUs of the job, as listed."""
+    """What a job saw at a time (seconds of the epoch). `instances`: GPU instances on GPUs of the job, as listed;
+    `in_containers`: minors of those of its GPUs that were in a container."""
 
     node: str
     job: int
     at: int
-    instances: tuple[str, ...]
+    instances: tuple[str, ...] = ()
+    in_containers: tuple[int, ...] = ()
 
 
 class NativeJobs:
@@ -139,10 +155,15 @@ def drained(lab: Lab) -> dict[str, str]:
 
 def read_look(node: str, line: str) -> Look:
     """Raises ValueError for a look at which the reader failed."""
-    _, job, indices, at, listed = line.split(" ", 4)
-    gpus = {int(index) for index in indices.split(",")}
+    _, job, indices, at, inside, listed = line.split(" ", 5)
+    gpus = _numbers(indices)
     found = [i for gpu in json.loads(listed)["gpus"] if gpu["minor"] in gpus for i in _instances(gpu)]
-    return Look(node, int(job), int(at), tuple(found))
+    in_containers = set[int]() if inside == "none" else gpus & _numbers(inside)
+    return Look(node, int(job), int(at), tuple(found), tuple(sorted(in_containers)))
+
+
+def _numbers(text: str) -> set[int]:
+    return {int(number) for number in text.split(",")}
 
 
 def _instances(gpu: dict[str, Any]) -> Iterator[str]:
@@ -153,4 +174,4 @@ def _instances(gpu: dict[str, Any]) -> Iterator[str]:
 
 
 def violations(looks: list[Look]) -> list[Look]:
-    return [look for look in looks if look.instances]
+    return [look for look in looks if look.instances or look.in_containers]

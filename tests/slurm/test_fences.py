@@ -28,7 +28,7 @@ from dynamig.protocol.times import to_rfc3339
 from lab import bridge
 from lab.lab import Lab
 from lab.slurm import config
-from tests.e2e.cluster import NAMESPACE, Cluster, mig, until
+from tests.e2e.cluster import NAMESPACE, Cluster, mig, until, whole
 from tests.slurm import faults
 from tests.slurm.proxied_bridge import Compose
 from tests.slurm.stage import PATIENCE, Findings, Stage, watched
@@ -63,11 +63,12 @@ Watch = Callable[..., AbstractContextManager[tuple[Stage, list[Findings]]]]
 # -- the loan: no native process starts on a GPU that has anything of ours ---------------------------------------------
 
 
+@pytest.mark.parametrize("wants", [mig(profile="2g.20gb"), whole()], ids=["slice", "whole"])
 @pytest.mark.parametrize("fenced", [True, False])
-def test_loan(lab: Lab, watch: Watch, fenced: bool) -> None:
+def test_loan(lab: Lab, watch: Watch, fenced: bool, wants: dict[str, Any]) -> None:
     """scancel of a hold gives the GPU to the native job that waits for it, at once. Its pod needs seconds to end."""
     with watch() as (stage, findings), nullcontext() if fenced else without(lab, *PROLOGS):
-        pod = stage.cluster.pod("deaf", mig(profile="2g.20gb"), command=DEAF, terminationGracePeriodSeconds=SLOW_S)
+        pod = stage.cluster.pod("deaf", wants, command=DEAF, terminationGracePeriodSeconds=SLOW_S)
         stage.cluster.running(pod)
         stage.lab.slurm("scancel", str(stage.hold_of(pod).job_id))
         stage.gone(pod)

@@ -37,7 +37,7 @@ from dynamig.protocol.hold_note import HoldNote, NotedDevice, noted_devices
 from dynamig.protocol.identity import JobIdentity, Purpose, Role
 from dynamig.protocol.ports import SetObjects
 from dynamig.protocol.seen import Found
-from dynamig.protocol.slurm_jobs import TOP_PRIORITY, HoldRequest, Jobs, JobState
+from dynamig.protocol.slurm_jobs import TOP_PRIORITY, HoldRequest, Job, Jobs, JobState
 from dynamig.protocol.slurm_text import slurm_text
 from dynamig.protocol.times import to_rfc3339
 
@@ -87,7 +87,7 @@ class Hands:
                 self._verify(action)
             case Ungate(pod):
                 ref = pod.ref
-                self._objects.ungate(ref.namespace, ref.name, ref.uid)
+                self._objects.ungate(ref.namespace, ref.name, ref.uid, pod.generation)
             case TakeBack(of, why):
                 log.info("taken_back", pods=of.names, claims=[str(c.view.ref) for c in of.claims], why=why)
                 for claim in of.allocated:
@@ -148,10 +148,10 @@ class Hands:
                 claims=frozenset(c.view.ref.uid for c in of.claims),
                 nodes=plan.nodes,
                 shards=plan.cost,
+                cpus=of.needs.cpus,
+                memory=of.needs.memory,
             ),
             comment=slurm_text(f"Kubernetes pod {of.called}"),
-            cpus=of.needs.cpus,
-            memory=of.needs.memory,
             minutes=payment.minutes,
             account=payment.account,
             user=payment.user,
@@ -189,11 +189,7 @@ class Hands:
 
         Raises: Conflict NOT_PAID, OVERLAP; Unavailable. Then nothing that builds on it may follow.
         """
-        found = self._jobs.look(action.job.key)
-        if not (isinstance(found, Found) and found.value.state is JobState.RUNNING):
-            raise Conflict(
-                "NOT_PAID", f"job {action.job.key.job_id} is not seen running any more", "it is decided anew"
-            )
+        self._see_paying(action.job)
         ours = {c.view.ref.uid for c in action.of.claims}
         everybody = self._objects.all_held()
         mine = [c for c in everybody if c.ref.uid in ours]
@@ -206,6 +202,14 @@ class Hands:
             raise Conflict("OVERLAP", f"{action.of.names}: {named} has memory slices of it too", "it is decided anew")
         for claim in mine:
             self._objects.note(claim, {names.VERIFIED: to_rfc3339(self._wall())})
+
+    def _see_paying(self, job: Job) -> None:
+        """The job runs and has what it had when that was decided on. Raises Conflict NOT_PAID."""
+        found = self._jobs.look(job.key)
+        if not (isinstance(found, Found) and found.value.state is JobState.RUNNING and not found.value.suspended):
+            raise Conflict("NOT_PAID", f"job {job.key.job_id} is not seen running any more", "it is decided anew")
+        if (found.value.node, found.value.gpu) != (job.node, job.gpu):
+            raise Conflict("NOT_PAID", f"job {job.key.job_id} has something else by now", "it is decided anew")
 
     def _overlap(self, other: ClaimView, mine: list[ClaimView], footprints: Footprints) -> bool:
         """Whether they share a memory slice. A device of the same pool that is not published any more may share any."""
@@ -227,8 +231,6 @@ def _ballast(hold: HoldRequest, filler: Filler) -> HoldRequest:
             shards=filler.shards,
         ),
         comment=slurm_text(f"for a moment: makes room for {of.pod} on another GPU"),
-        cpus=1,
-        memory=1,
         minutes=1,
         priority=TOP_PRIORITY,
     )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from dynamig.bridge.actions import Action, Cancel, Describe, EndPod, Note, Submit, TakeBack, Tell, Ungate, Verify
-from dynamig.bridge.plan import NoPlan, Plan, plan_again
+from dynamig.bridge.plan import NoPlan, Plan, no_place_for, plan_again
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import NodeView, World
 from dynamig.protocol import names
@@ -52,11 +52,19 @@ def decide(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
         case None:
             return ()
         case False if of.in_use or not of.claims:
-            return (Cancel(job, "it does not run where the claims are"),)
+            return (*_after(of, job), Cancel(job, "it does not pay for what the claims have"))
         case False:
-            return (TakeBack(of, "its Slurm job does not run where the claims are"),)
+            return (TakeBack(of, "its Slurm job does not pay for what the claims have"),)
         case True:
             return _paid(of, job, world)
+
+
+def _after(of: ClaimSet, job: Job) -> tuple[Action, ...]:
+    """The next attempt, noted before a job is cancelled: so that is never taken for somebody's scancel."""
+    attempt = of.attempt
+    if attempt is None or attempt.number > job.identity.attempt:
+        return ()
+    return (Note(of, replace(attempt, number=job.identity.attempt + 1, job=None)),)
 
 
 def _suspended(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
@@ -76,6 +84,8 @@ def _pays_here(of: ClaimSet, job: Job, world: World) -> bool | None:
         return None
     if of.gpu is None:
         return all(c.view.held_by_node in (node.name, None) for c in (*of.claims, *of.leans_on))
+    if job.gpu is None and job.changed:
+        return False
     if job.gpu is None or job.gpu.index is None or not node.map:
         return None
     enough = of.attempt is None or job.gpu.shards >= of.attempt.shards
@@ -89,6 +99,8 @@ def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
         shards = attempt.shards if job.gpu is None else job.gpu.shards
         known = replace(attempt, number=job.identity.attempt, job=job.key, bare_since=None, shards=shards)
         return (Note(of, known),)
+    if why := _fits_no_more(of, job, world):
+        return (TakeBack(of, why),)
     if not of.verified:
         return (Verify(of, job, world.footprints()), *let_run(of))
     if gates := let_run(of):
@@ -98,6 +110,13 @@ def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     if of.allocated and _is_stranded(of, world):
         return (TakeBack(of, "kube-scheduler cannot place its pods there"),)
     return ()
+
+
+def _fits_no_more(of: ClaimSet, job: Job, world: World) -> str:
+    """Why its pod, which has our gate yet, cannot be where its devices are: it was narrowed, or the node was closed to
+    it, since they were chosen. Empty if it can."""
+    node = world.node_of(job.node)
+    return no_place_for(of, node) if node is not None and let_run(of) and not of.in_use else ""
 
 
 def _is_stranded(of: ClaimSet, world: World) -> bool:
@@ -177,10 +196,12 @@ def _clock_stands(of: ClaimSet, waiting: Job | None) -> tuple[Action, ...]:
 
 
 def _meant(of: ClaimSet, ended: Job, world: World) -> tuple[str, str] | None:
-    """Reason and words for a job that somebody meant to end. One that ran elsewhere did not pay for this: the bridge
-    cancelled it."""
+    """Reason and words for a job that somebody meant to end. The bridge itself cancels one that ran elsewhere, and one
+    after which it has noted another."""
     node = world.node_of(ended.node)
     if node is not None and node.name != _home(of):
+        return None
+    if of.attempt is not None and ended.identity.attempt < of.attempt.number:
         return None
     job = f"Slurm job {ended.key.job_id}, which pays for this pod,"
     match ended.ending:

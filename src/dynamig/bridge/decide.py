@@ -64,6 +64,10 @@ BACK_OFF = 4.0
 REST = 600.0
 """Seconds from the last commit until another node is asked for, once kube-scheduler could place no pod on any."""
 
+PATIENCE_CHANGED = 30.0
+"""Seconds from its submit until a hold that somebody changed is asked for anew: where every one is changed, as by a
+site's own script, that must not go round all the time."""
+
 CAN_MOVE = ("Resources", "Priority", "ReqNodeNotAvail")
 """Slurm's reasons that another node may cure. Limits of accounts and QOS hold everywhere."""
 
@@ -199,6 +203,9 @@ def one_job(jobs: Sequence[Job], of: ClaimSet) -> tuple[Job | None, tuple[Job, .
 def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> tuple[Action, ...]:
     if isinstance(payment := of.pod.payment, NotPayable):
         return (Tell(of, payment.reason, payment.why),)
+    if of.of_one_pod and of.pod.waits_for_others:
+        gates = ", ".join(of.pod.other_gates)
+        return (Tell(of, names.OTHER_GATES, f"Slurm is asked once its other scheduling gates are gone: {gates}"),)
     if wait := _not_yet(of, world):
         return wait
     noted = of.attempt
@@ -214,7 +221,7 @@ def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> 
     is_noted = not of.claims or (noted == attempt and all(c.view.held for c in of.claims))
     if is_noted:
         return (Submit(of, attempt, planned),)
-    return (Note(of, attempt), Submit(of, attempt, planned, is_new=True))
+    return (Note(of, attempt, of.never_prepared), Submit(of, attempt, planned, is_new=True))
 
 
 def _not_yet(of: ClaimSet, world: World) -> tuple[Action, ...]:
@@ -273,6 +280,12 @@ def _scancelled(noted: Attempt | None, ended: Job | None) -> str | None:
 
 def _pending(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Action, ...]:
     """It waits with Slurm's reason, and is asked for anew where it could start now and Slurm does not know it."""
+    if job.held:
+        number = job.key.job_id
+        why = f"Slurm job {number}, which is to pay for this pod, is held ({job.reason}): scontrol release {number}"
+        return (Tell(of, names.HOLD_HELD, why),)
+    if job.changed:
+        return _changed(of, job, world)
     if why := _astray(of, _of_nodes(job, world)):
         return _instead(of, job, why)
     tell = Tell(of, "SlurmPending", f"Slurm job {job.key.job_id} waits: {job.reason or 'queued'}")
@@ -284,6 +297,13 @@ def _pending(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     if isinstance(better, NoPlan) or not _moves(job, better, world) or _was_tried(better, noted, world):
         return (tell,)
     return (tell, *_instead(of, job, f"it can start on {', '.join(better.nodes)}"))
+
+
+def _changed(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
+    """Nothing is committed to a hold that asks for less than its set needs: it would be paid for by nobody."""
+    why = f"somebody changed Slurm job {job.key.job_id}, which is to pay for this pod: it asks for {job.changed}"
+    told = Tell(of, names.HOLD_CHANGED, f"{why}. It is asked for anew")
+    return (told, *_instead(of, job, why)) if world.now - job.submitted > PATIENCE_CHANGED else (told,)
 
 
 def expects_a_start(world: World) -> bool:
@@ -311,19 +331,19 @@ def _moves(job: Job, better: Plan, world: World) -> bool:
 def _instead(
     of: ClaimSet, job: Job, why: str, *, not_on: str | None = None, wrong_pick: bool = False, anew: bool = False
 ) -> tuple[Action, ...]:
-    """Another attempt takes the job's place, and its place in the queue: noted first, so that what ends the job can
-    never look like somebody's scancel."""
+    """Another attempt takes the job's place, and its place in the queue unless it had its turn in vain (`not_on`).
+    Noted first, so that what ends the job can never look like somebody's scancel."""
     excluded = () if of.attempt is None else of.attempt.excluded
     if not_on is not None:
         excluded = (*(n for n in excluded if n != not_on), not_on)
     following = Attempt(
         of.uid,
         job.identity.attempt + 1,
-        priority=None if job.priority is None else job.priority + 1,
+        priority=job.priority + 1 if job.priority and not_on is None else None,
         excluded=excluded,
         committed=None if of.attempt is None else of.attempt.committed,
     )
-    return (Note(of, following, anew), Cancel(job, why, wrong_pick))
+    return (Note(of, following, anew or of.never_prepared), Cancel(job, why, wrong_pick))
 
 
 def _astray(of: ClaimSet, nodes: Collection[str]) -> str:
@@ -341,6 +361,8 @@ def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     if node is None or not node.ready:
         why = "it is not managed" if node is None else node.why_not
         return (Tell(of, "NodeNotReady", f"job {job.key.job_id} runs on {job.node}, but {why}"),)
+    if job.changed:
+        return _changed(of, job, world)
     if leaves := _leaves(of, job, node, world):
         return leaves
     if wait := _not_yet(of, world):
@@ -404,7 +426,8 @@ def _is_left(of: ClaimSet, node: NodeView, world: World) -> bool:
 
 def _elsewhere(of: ClaimSet, job: Job, node: NodeView, *, anew: bool = False) -> tuple[Action, ...]:
     why = f"kube-scheduler cannot place the pod on {node.name}"
-    return (Tell(of, "Unschedulable", why), *_instead(of, job, why, not_on=node.name, anew=anew))
+    told = f"{why}: {of.scheduler_says}" if of.scheduler_says else why
+    return (Tell(of, "Unschedulable", told), *_instead(of, job, why, not_on=node.name, anew=anew))
 
 
 # -- over --------------------------------------------------------------------------------------------------------------

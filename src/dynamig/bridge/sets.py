@@ -92,11 +92,22 @@ class ClaimSet:
         return any(p.node is not None for p in self.pods) or any(c.view.reserved_for for c in self.claims)
 
     @property
+    def never_prepared(self) -> bool:
+        """Whether nothing of it is on any hardware or can come there, whatever its claims were to have before (P3):
+        they have no devices, and were made for a pod that was never bound. Others may have those places."""
+        return self.of_one_pod and self.never_bound and not (self.allocated or self.in_use)
+
+    @property
     def unschedulable(self) -> bool:
         """Whether kube-scheduler finds no node for any of its pods that it may place. Gated ones do not count: they go
         where the claims go."""
         free = [p for p in self.pods if not p.gated]
-        return bool(free) and not self.in_use and all(p.unschedulable_since is not None for p in free)
+        return bool(free) and not self.in_use and all(p.unschedulable is not None for p in free)
+
+    @property
+    def scheduler_says(self) -> str:
+        """Why kube-scheduler finds no node, in its words for the first of its pods; empty if it says nothing."""
+        return next((p.unschedulable for p in self.pods if p.unschedulable), "")
 
     def state(self, job: Job | None) -> HoldState:
         return hold_state(
@@ -126,7 +137,7 @@ def claim_sets(world: World) -> tuple[ClaimSet, ...]:
         found = [by_name.get((pod.ref.namespace, name)) for name in pod.claims]
         claims = tuple(c for c in found if c is not None)
         by_hand = tuple(c for c in claims if c.made_for is None)
-        if not pod.over:
+        if not (pod.over or pod.waits_for_others):
             for claim in by_hand:
                 (leaving if pod.deleting else users).setdefault(claim.view.ref.uid, []).append(pod)
         absent = [name for name, claim in zip(pod.claims, found, strict=True) if claim is None]

@@ -46,12 +46,17 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a Slurm namespace. `claims`: names of its ResourceClaims; `unmade`: templates of those not made yet;
-    `needs`: what it asks of a node beside devices; `payment`: who pays for it; `told`: what its condition says; times
-    in seconds of the epoch."""
+    """A pod of a Slurm namespace. `other_gates`: scheduling gates that are not ours; no gate can be added to a pod.
+    `generation`: of its spec, of which `needs` and `rules` are read: a gated pod's node selector and affinity may be
+    narrowed. `claims`: names of its ResourceClaims; `unmade`: templates of those not made yet; `unschedulable`: why
+    kube-scheduler finds no node for it, in its words, None as long as it does not say so; `needs`: what it asks of a
+    node beside devices; `payment`: who pays for it; `told`: what its condition says; times in seconds of the epoch.
+    """
 
     ref: PodRef
     gated: bool
+    other_gates: tuple[str, ...]
+    generation: int
     ends_by: float | None
     grace: int
     node: str | None
@@ -59,7 +64,7 @@ class PodView:
     claims: tuple[str, ...]
     unmade: tuple[str, ...]
     created: float
-    unschedulable_since: float | None
+    unschedulable: str | None
     needs: Needs
     rules: NodeRules
     payment: Payment | NotPayable
@@ -68,6 +73,11 @@ class PodView:
     @property
     def deleting(self) -> bool:
         return self.ends_by is not None
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether nothing is to be held for it yet: it could not be scheduled."""
+        return self.gated and bool(self.other_gates)
 
     @property
     def over(self) -> bool:
@@ -226,6 +236,7 @@ def _by_slurm(nodes: Mapping[str, NodeView]) -> Mapping[SlurmNodeName, NodeView]
 def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
     """The view of one API object."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    gates = [g["name"] for g in spec.get("schedulingGates") or ()]
     made = {s["name"]: s.get("resourceClaimName") for s in status.get("resourceClaimStatuses") or ()}
     claims, unmade = list[str](), list[str]()
     for entry in spec.get("resourceClaims") or ():
@@ -236,7 +247,9 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
             unmade.append(str(entry.get("resourceClaimTemplateName")))
     return PodView(
         ref=PodRef(meta["namespace"], meta["name"], meta["uid"]),
-        gated=any(g["name"] == names.GATE for g in spec.get("schedulingGates") or ()),
+        gated=names.GATE in gates,
+        other_gates=tuple(g for g in gates if g != names.GATE),
+        generation=meta.get("generation", 0),
         ends_by=_time(meta["deletionTimestamp"]) if meta.get("deletionTimestamp") else None,
         grace=spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE),
         node=spec.get("nodeName"),
@@ -244,7 +257,7 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
         claims=tuple(claims),
         unmade=tuple(unmade),
         created=_time(meta.get("creationTimestamp")),
-        unschedulable_since=_unschedulable(status),
+        unschedulable=_unschedulable(status),
         needs=needs_of(spec),
         rules=rules_of(spec),
         payment=accounts.payment(read_wish(obj)),
@@ -256,9 +269,9 @@ def read_set_claim(obj: Mapping[str, Any], driver: str) -> SetClaim:
     return SetClaim(read_claim(obj, driver), obj)
 
 
-def _unschedulable(status: Mapping[str, Any]) -> float | None:
+def _unschedulable(status: Mapping[str, Any]) -> str | None:
     told = _condition(status, "PodScheduled")
-    return told.since if told is not None and told.reason == "Unschedulable" else None
+    return told.message if told is not None and told.reason == "Unschedulable" else None
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Told | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from lightkube import Client
 from lightkube.types import PatchType
 
-from dynamig.errors import Refused
+from dynamig.errors import Conflict, Refused
 from dynamig.kube.claims import every_claim, patch_metadata, remove_ours
 from dynamig.kube.client import Pod, ResourceClaim, plain, translated
 from dynamig.kube.events import write_event
@@ -50,12 +50,14 @@ class ApiSets:
         found = every_claim(self._client, self._driver)
         return [c for c in found if c.held or c.devices_of(self._driver)]
 
-    def ungate(self, namespace: str, name: str, uid: str) -> None:
+    def ungate(self, namespace: str, name: str, uid: str, generation: int) -> None:
         """One merge patch on the pod as it was read: gate off, toleration for managed nodes on."""
         with translated(f"pod {namespace}/{name}"):
             pod = plain(self._client.get(Pod, name, namespace=namespace))
         if pod["metadata"]["uid"] != uid:
             return
+        if pod["metadata"].get("generation", 0) != generation:
+            raise Conflict("CONFLICT", f"pod {namespace}/{name} was changed meanwhile", "it is decided anew")
         gates = [g for g in pod["spec"].get("schedulingGates") or () if g["name"] != names.GATE]
         toleration = {"key": names.MANAGED_TAINT, "operator": "Exists"}
         tolerations = [t for t in pod["spec"].get("tolerations") or () if t != toleration]

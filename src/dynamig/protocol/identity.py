@@ -38,13 +38,16 @@ class JobIdentity:
 @dataclass(frozen=True, slots=True)
 class Purpose:
     """What a job of ours says of itself. `pod`: for people; `claims`: UIDs of those that it pays for; `nodes`: Slurm's
-    names, on one of which it is to run; `shards`: of one GPU."""
+    names, on one of which it is to run; `shards`: of one GPU; `cpus`, `memory`: whole processors and MiB. The amounts
+    are those that were asked for: somebody may have changed the job since."""
 
     identity: JobIdentity
     pod: str = ""
     claims: frozenset[str] = frozenset()
     nodes: tuple[str, ...] = ()
     shards: int = 0
+    cpus: int = 1
+    memory: int = 1
 
     def to_admin_comment(self) -> str:
         who = self.identity
@@ -59,6 +62,8 @@ class Purpose:
                 "claims": sorted(self.claims),
                 "nodes": list(self.nodes),
                 "shards": self.shards,
+                "cpus": self.cpus,
+                "memory": self.memory,
             }
         )
 
@@ -76,6 +81,8 @@ def purpose_of(admin_comment: str) -> Purpose | None:
             claims=frozenset(str(uid) for uid in body.get("claims", ())),
             nodes=tuple(str(node) for node in body.get("nodes", ())),
             shards=int(body.get("shards", 0)),
+            cpus=int(body.get("cpus", 1)),
+            memory=int(body.get("memory", 1)),
         )
     except (ValueError, KeyError, TypeError):
         return None

@@ -66,13 +66,22 @@ SLURM_REFUSED: Final = "SlurmRefused"
 HOLD_SUSPENDED: Final = "HoldSuspended"
 """Reason of that condition: the pod's Slurm job is suspended."""
 
+HOLD_HELD: Final = "HoldHeld"
+"""Reason of that condition: somebody lets the pod's Slurm job wait (`scontrol hold`)."""
+
+HOLD_CHANGED: Final = "HoldChanged"
+"""Reason of that condition: somebody changed what the pod's Slurm job asks for."""
+
+OTHER_GATES: Final = "OtherGates"
+"""Reason of that condition: somebody else's scheduling gates keep the pod from being scheduled, too."""
+
 GPU_UNHEALTHY: Final = "GpuUnhealthy"
 """Reason of that condition: the pod's GPU does not answer."""
 
 INSTANCE_LOST: Final = "InstanceLost"
 """Reason of a device's condition, and for which its pod is ended: the instance it was given is gone (reasons.py)."""
 
-NO_TROUBLE: Final = frozenset({PAID, "SlurmPending", "WaitingForClaims"})
+NO_TROUBLE: Final = frozenset({PAID, HOLD_HELD, OTHER_GATES, "SlurmPending", "WaitingForClaims"})
 """Reasons of that condition whose events are of type Normal. All others are warnings."""
 
 PARTITION: Final = "dynamig.io/partition"

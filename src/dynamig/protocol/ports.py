@@ -57,8 +57,9 @@ class SetObjects(Protocol):
         """Every claim that is allocated or carries our finalizer, read from the server now."""
         ...
 
-    def ungate(self, namespace: str, name: str, uid: str) -> None:
-        """Toleration for managed nodes and the gate's removal, in one patch."""
+    def ungate(self, namespace: str, name: str, uid: str, generation: int) -> None:
+        """Toleration for managed nodes and the gate's removal, in one patch. Raises Conflict if the pod's spec is not
+        that of this generation any more."""
         ...
 
     def tell(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:

@@ -47,7 +47,8 @@ class HeldGpu:
 class Job:
     """One external job of ours. `reason`: Slurm's word for why it waits; `gpu`: what it has while it runs, None if that
     is not known now (a suspended job says nothing); `comment`: what people read in squeue; `submitted`: seconds of the
-    epoch; `suspended`: it keeps what it has, and neither its time limit nor its account counts."""
+    epoch; `suspended`: it keeps what it has, and neither its time limit nor its account counts; `changed`: what it asks
+    for less than it was submitted for, in words, since somebody changed it while it waited; empty for most."""
 
     key: JobKey
     purpose: Purpose
@@ -60,10 +61,17 @@ class Job:
     priority: int | None = None
     submitted: float = 0.0
     suspended: bool = False
+    changed: str = ""
 
     @property
     def identity(self) -> JobIdentity:
         return self.purpose.identity
+
+    @property
+    def held(self) -> bool:
+        """Somebody lets it wait (`scontrol hold`). Priority 0 alone does not say that: Slurm gives it to a job that no
+        node can serve any more (BadConstraints), too."""
+        return self.state is JobState.PENDING and self.reason.startswith("JobHeld")
 
     @property
     def living(self) -> bool:
@@ -120,13 +128,11 @@ class SlurmNode:
 
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
-    """An external job to submit, for its purpose: on one of those nodes, with those shards. MiB, minutes (None: as long
-    as the partition allows). `nice`: taken off the priority that Slurm computes; without effect beside a `priority`."""
+    """An external job to submit, for its purpose: on one of those nodes, with those shards. Minutes (None: as long as
+    the partition allows). `nice`: taken off the priority that Slurm computes; without effect beside a `priority`."""
 
     purpose: Purpose
     comment: SlurmText
-    cpus: int
-    memory: int
     minutes: int | None
     account: str
     user: str

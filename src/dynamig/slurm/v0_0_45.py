@@ -84,6 +84,10 @@ class JobEntry(Struct):
     nodes: str = ""
     time_limit: Number = field(default_factory=Number)
     priority: Number = field(default_factory=Number)
+    tres_per_node: str = ""
+    node_count: Number = field(default_factory=Number)
+    cpus: Number = field(default_factory=Number)
+    memory_per_node: Number = field(default_factory=Number)
 
 
 class JobsAnswer(Answer):
@@ -217,6 +221,10 @@ def job(entry: JobEntry) -> SlurmJob:
         minutes=entry.time_limit.value,
         priority=entry.priority.value,
         submitted=entry.submit_time.value or 0,
+        gres=entry.tres_per_node,
+        nodes=entry.node_count.value or 1,
+        cpus=entry.cpus.value or 1,
+        memory=entry.memory_per_node.value,
     )
 
 
@@ -279,8 +287,8 @@ def submit_body(request: HoldRequest, minutes: int | None) -> dict[str, Any]:
         "minimum_nodes": 1,
         "maximum_nodes": 1,
         "tasks": 1,
-        "cpus_per_task": request.cpus,
-        "memory_per_node": _number(request.memory),
+        "cpus_per_task": request.purpose.cpus,
+        "memory_per_node": _number(request.purpose.memory),
         "time_limit": _number(minutes),
         "requeue": False,
         "current_working_directory": "/",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from dynamig.protocol.identity import JobKey, purpose_of
+from dynamig.protocol.identity import JobKey, Purpose, purpose_of
 from dynamig.protocol.slurm_jobs import Ending, HeldGpu, Job, JobState, SlurmNodeName
 
 _ENDINGS = {
@@ -21,6 +22,9 @@ _ENDINGS = {
     "OUT_OF_MEMORY": Ending.OTHER,
 }
 """Base states that a job does not leave."""
+_SHARDS = re.compile(r"shard(?::[^:,=]+)?[:=](\d+)(?=,|$)")
+"""In `gres/shard:2`, `gres/gpu:1,gres/shard:h100:2`; what slurmctld keeps is what was asked for, not normalised."""
+
 _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 """A suspended job keeps its GRES: `gres_used` of its node stays as it was (tried, 26.05.5)."""
 
@@ -29,7 +33,8 @@ _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 class SlurmJob:
     """A job as slurmctld shows it, ours or not. `states`: one base state and flags. `node`: the first it has or had.
 
-    Minutes for `minutes`, None for no limit; seconds of the epoch for `submitted`.
+    Minutes for `minutes`, None for no limit; seconds of the epoch for `submitted`. What it asks for now: `gres` of each
+    node as text, `nodes` and `cpus` that it has or at least wants, `memory` of a node in MiB, None if asked otherwise.
     """
 
     key: JobKey
@@ -43,6 +48,10 @@ class SlurmJob:
     minutes: int | None
     priority: int | None
     submitted: int
+    gres: str = ""
+    nodes: int = 1
+    cpus: int = 1
+    memory: int | None = None
 
     @property
     def state(self) -> JobState:
@@ -72,7 +81,21 @@ def job_of_ours(seen: SlurmJob, gpu: HeldGpu | None) -> Job | None:
         priority=seen.priority,
         submitted=float(seen.submitted),
         suspended="SUSPENDED" in seen.states,
+        changed=changed(seen, purpose),
     )
+
+
+def changed(seen: SlurmJob, purpose: Purpose) -> str:
+    """What the job asks for less than its purpose says, or otherwise; empty for nothing. A site's job_submit may ask
+    for more, or name types."""
+    shards = sum(int(count) for count in _SHARDS.findall(seen.gres))
+    wrong = (
+        (shards < purpose.shards, f"{shards} shards instead of {purpose.shards}"),
+        (seen.nodes > 1, f"{seen.nodes} nodes instead of one"),
+        (seen.cpus < purpose.cpus, f"{seen.cpus} processors instead of {purpose.cpus}"),
+        (seen.memory is not None and seen.memory < purpose.memory, f"{seen.memory} MiB instead of {purpose.memory}"),
+    )
+    return " and ".join(words for found, words in wrong if found)
 
 
 @dataclass(frozen=True, slots=True)

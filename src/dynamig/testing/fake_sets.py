@@ -58,7 +58,13 @@ class FakeSets:
         if unmade:
             entries.append({"name": "missing", "resourceClaimTemplateName": unmade})
         pod: dict[str, Any] = {
-            "metadata": {"namespace": "ns", "name": name, "uid": uid, "creationTimestamp": to_rfc3339(self.now)},
+            "metadata": {
+                "namespace": "ns",
+                "name": name,
+                "uid": uid,
+                "creationTimestamp": to_rfc3339(self.now),
+                "generation": 1,
+            },
             "spec": {
                 "resourceClaims": entries,
                 "schedulingGates": [{"name": names.GATE}],
@@ -82,7 +88,8 @@ class FakeSets:
             nodes = {_node_of(c) for c in claims}
             node = nodes.pop()
             if node is None or nodes or node in self.unfit.get(name, ()):
-                _say(pod, {**_said(pod, "PodScheduled"), "status": "False", "reason": "Unschedulable"})
+                why = {"reason": "Unschedulable", "message": "0/2 nodes are available"}
+                _say(pod, {**_said(pod, "PodScheduled"), "status": "False", **why})
                 continue
             pod["spec"]["nodeName"] = node
             pod["status"]["phase"] = "Running"
@@ -91,6 +98,22 @@ class FakeSets:
                 reserved = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
                 claim["status"].setdefault("reservedFor", []).append(reserved)
                 self._touch(claim)
+
+    def narrow(self, name: str, selector: Mapping[str, str]) -> None:
+        """Somebody narrows where a gated pod may be."""
+        pod = self.pods[name]
+        assert pod["spec"]["schedulingGates"]
+        pod["spec"]["nodeSelector"] = {**pod["spec"].get("nodeSelector", {}), **selector}
+        self._change(pod)
+
+    def open_gate(self, name: str, gate: str) -> None:
+        pod = self.pods[name]
+        pod["spec"]["schedulingGates"] = [g for g in pod["spec"]["schedulingGates"] if g["name"] != gate]
+        self._change(pod)
+
+    def _change(self, pod: dict[str, Any]) -> None:
+        pod["metadata"]["generation"] += 1
+        self._touch(pod)
 
     def clear(self, claim: str) -> None:
         """kube-scheduler takes the allocation of a claim away, as it does where a pod fits nowhere."""
@@ -200,11 +223,12 @@ class FakeSets:
         views = [read_claim(c, self.driver) for c in self.claims.values()]
         return [v for v in views if v.held or v.allocated]
 
-    def ungate(self, namespace: str, name: str, uid: str) -> None:
+    def ungate(self, namespace: str, name: str, uid: str, generation: int) -> None:
         self.faults.check("ungate")
         pod = self.pods[name]
-        pod["spec"]["schedulingGates"] = []
-        self._touch(pod)
+        if pod["metadata"]["generation"] != generation:
+            raise Conflict("CONFLICT", f"pod {name} was changed meanwhile")
+        self.open_gate(name, names.GATE)
 
     def tell(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
         story = self.told.setdefault(name, [])

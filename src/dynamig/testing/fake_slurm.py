@@ -129,7 +129,7 @@ class FakeSlurm:
                 gpus=tuple(
                     SlurmGpu(i, total, self._used(name, i), (name, i) in self.native) for i, total in enumerate(gpus)
                 ),
-                cpus=self.cpus - sum(self.requests[j.key.job_id].cpus for j in self._running_on(name)),
+                cpus=self.cpus - sum(self.requests[j.key.job_id].purpose.cpus for j in self._running_on(name)),
                 memory=1_000_000,
                 extra=self.extra.get(name, {}),
                 drained=name in self.drained,
@@ -157,6 +157,26 @@ class FakeSlurm:
         """What a controller that was killed may do to a job of the last seconds."""
         del self.jobs[job_id]
 
+    def hold(self, job_id: int) -> None:
+        """Its owner's `scontrol hold`."""
+        self.jobs[job_id] = replace(self.jobs[job_id], priority=0, reason="JobHeldUser")
+
+    def release(self, job_id: int) -> None:
+        self.jobs[job_id] = replace(self.jobs[job_id], priority=FIRST_PRIORITY - job_id, reason="")
+        self.schedule()
+
+    def change(self, job_id: int, shards: int) -> None:
+        """An operator lets the waiting job ask for so many shards."""
+        request = self.requests[job_id]
+        self.requests[job_id] = replace(request, purpose=replace(request.purpose, shards=shards))
+        self.jobs[job_id] = replace(self.jobs[job_id], changed=f"{shards} shards")
+
+    def move(self, job_id: int, index: int) -> None:
+        """The job holds its shards on another GPU than before."""
+        job = self.jobs[job_id]
+        assert job.gpu is not None
+        self.jobs[job_id] = replace(job, gpu=replace(job.gpu, index=index))
+
     def start_native(self, node: SlurmNodeName, index: int) -> bool:
         """A native job takes a whole GPU, if Slurm's books have it free."""
         if self._used(node, index) or (node, index) in self.native:
@@ -171,7 +191,7 @@ class FakeSlurm:
     def schedule(self) -> None:
         if self.paused:
             return
-        waiting = [j for j in self.jobs.values() if j.state is JobState.PENDING]
+        waiting = [j for j in self.jobs.values() if j.state is JobState.PENDING and not j.held]
         for job in sorted(waiting, key=lambda j: (-(j.priority or 0), j.key.job_id)):
             self._try(job)
 
@@ -181,7 +201,7 @@ class FakeSlurm:
         asked = request.purpose
         for name in map(SlurmNodeName, asked.nodes):
             node = by_name.get(name)
-            if node is None or not node.has_room_for(request.cpus, request.memory):
+            if node is None or not node.has_room_for(asked.cpus, asked.memory):
                 continue
             picked = node.pick(asked.shards)
             if picked is not None:

@@ -198,7 +198,7 @@ class Stage:
         """What a bridge leaves that dies between ballast and hold."""
         identity = JobIdentity("pod-of-nobody", 1, Role.BALLAST, index)
         purpose = Purpose(identity, "ns/nobody", nodes=(node,), shards=shards)
-        self.slurm.submit(HoldRequest(purpose, slurm_text(""), 1, 1, 1, "", "dynamig", "", priority=TOP_PRIORITY))
+        self.slurm.submit(HoldRequest(purpose, slurm_text(""), 1, "", "dynamig", "", priority=TOP_PRIORITY))
 
     def job_states(self) -> list[str]:
         return [j.state.value for j in self.slurm.jobs.values()]

@@ -419,7 +419,7 @@ def test_a_hold_pays_for_the_processors_of_its_pod() -> None:
     for n in range(3):
         stage.sets.create_pod(f"p{n}", wants("1g.10gb"), cpu="2500m")
         stage.settle()
-    assert [r.cpus for r in stage.slurm.requests.values()] == [3, 3, 3]
+    assert [r.purpose.cpus for r in stage.slurm.requests.values()] == [3, 3, 3]
     assert {j.node for j in stage.slurm.jobs.values()} == {"n1", "n2", None}, "the third waits for processors"
     assert stage.sets.told["p2"][-1][0] == "SlurmPending"
 

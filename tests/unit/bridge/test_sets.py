@@ -28,7 +28,7 @@ def test_each_pod_runs_where_the_claim_is_and_pays_for_itself() -> None:
     assert jobs.keys() == {"claim-shared", "pod-a", "pod-b"}
     assert {j.node for j in jobs.values()} == nodes
     paid = {uid: stage.slurm.requests[j.key.job_id] for uid, j in jobs.items()}
-    assert [(paid[u].cpus, paid[u].purpose.shards) for u in ("claim-shared", "pod-a", "pod-b")] == [
+    assert [(paid[u].purpose.cpus, paid[u].purpose.shards) for u in ("claim-shared", "pod-a", "pod-b")] == [
         (1, 3),
         (2, 0),
         (3, 1),

@@ -11,7 +11,7 @@ from dynamig.errors import Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.claims import read_claim
 from dynamig.protocol.hold_note import Attempt, hold_note
-from dynamig.protocol.slurm_jobs import JobState
+from dynamig.protocol.slurm_jobs import JobState, SlurmNodeName
 from dynamig.protocol.times import to_rfc3339
 from tests.unit.bridge.stage import NODES, Stage, wants
 
@@ -178,6 +178,35 @@ def test_a_generated_claim_does_not_go_round_for_ever(silent: list[str]) -> None
     assert running(stage) == {}
     assert stage.look() == 0
     assert stage.sets.told["a"][-1][0] == "Unschedulable"
+
+
+def test_a_pod_that_had_its_turn_in_vain_queues_behind_those_that_wait() -> None:
+    """Another pod on each node does not want it beside itself (required anti-affinity, which counts both ways)."""
+    stage = Stage()
+    for node in NODES:
+        assert stage.slurm.start_native(SlurmNodeName(node), 1)
+    stage.sets.create_pod("unwanted", wants("7g.80gb"))
+    stage.sets.unfit["unwanted"] = NODES
+    stage.pass_time(3)
+    for pod in ("b", "c", "d"):
+        stage.sets.create_pod(pod, wants("7g.80gb"))
+    stage.pass_time(3)
+    assert running(stage) == {"pod-unwanted": "n1", "pod-b": "n2"}
+    stage.pass_time(COMMITS * (PATIENCE_UNSCHEDULABLE + 10))
+    assert running(stage) == {"pod-b": "n2", "pod-c": "n1"}
+    stage.finish("b")
+    stage.pass_time(5)
+    assert running(stage) == {"pod-c": "n1", "pod-d": "n2"}
+
+
+def test_the_pod_is_told_what_kube_scheduler_says() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.sets.unfit["a"] = NODES
+    stage.pass_time(COMMITS * (PATIENCE_UNSCHEDULABLE + 10))
+    assert ("Unschedulable", "kube-scheduler cannot place the pod on n1: 0/2 nodes are available") in stage.sets.told[
+        "a"
+    ]
 
 
 def test_a_node_that_can_never_serve_it_is_no_other_node() -> None:

@@ -193,9 +193,7 @@ def test_a_drain_begins_with_our_name(replay: Replay, client: SlurmClient) -> No
 
 def test_a_reason_is_read_with_its_time(replay: Replay, client: SlurmClient) -> None:
     replay.on("GET /nodes/", "nodes-drained")
-    found = client.nodes()
-    assert isinstance(found, Found)
-    assert [(n.reason, n.reason_since) for n in found.value] == [("", 0), ("maintenance", 1796009629)]
+    assert [(n.reason, n.reason_since) for n in client.nodes()] == [("", 0), ("maintenance", 1796009629)]
 
 
 def test_somebody_elses_reason_is_not_touched(replay: Replay, client: SlurmClient) -> None:

@@ -31,27 +31,36 @@ def listed(*, on: int | None = None) -> str:
 
 
 def test_a_look_at_empty_gpus_is_no_violation() -> None:
-    look = read_look("n1", f"LOOK 7 0,1 1700000000 {listed()}")
+    look = read_look("n1", f"LOOK 7 0,1 1700000000 none {listed()}")
     assert look == Look("n1", 7, 1700000000, ())
     assert violations([look]) == []
 
 
 def test_an_instance_counts_on_the_jobs_own_gpus_only() -> None:
-    ours = read_look("n1", f"LOOK 7 0,1 1700000000 {listed(on=1)}")
-    others = read_look("n1", f"LOOK 8 0 1700000000 {listed(on=1)}")
+    ours = read_look("n1", f"LOOK 7 0,1 1700000000 none {listed(on=1)}")
+    others = read_look("n1", f"LOOK 8 0 1700000000 none {listed(on=1)}")
     assert ours.instances == ("profile 19 at 4 of GPU-1",)
+    assert violations([others, ours]) == [ours]
+
+
+def test_a_container_that_has_one_of_the_jobs_gpus_counts_though_there_is_no_instance() -> None:
+    ours = read_look("n1", f"LOOK 7 0,1 1700000000 1,12 {listed()}")
+    others = read_look("n1", f"LOOK 8 2 1700000000 1,12 {listed()}")
+    assert (ours.instances, ours.in_containers) == ((), (1,))
     assert violations([others, ours]) == [ours]
 
 
 def test_a_look_that_failed_is_not_taken_for_an_empty_gpu() -> None:
     with pytest.raises(ValueError):
-        read_look("n1", "LOOK 7 0,1 1700000000 unreadable")
+        read_look("n1", "LOOK 7 0,1 1700000000 none unreadable")
+    with pytest.raises(ValueError):
+        read_look("n1", f"LOOK 7 0,1 1700000000 unreadable {listed()}")
 
 
 def test_a_reader_that_may_not_see_instances_is_not_believed() -> None:
     gpu = {"uuid": "GPU-0", "minor": 0, "mig_current": 1}
     with pytest.raises(ValueError, match="may not see"):
-        read_look("n1", f"LOOK 7 0 1700000000 {json.dumps({'gpus': [gpu]})}")
+        read_look("n1", f"LOOK 7 0 1700000000 none {json.dumps({'gpus': [gpu]})}")
 
 
 def claim(uid: str, device: str) -> ClaimView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -77,6 +78,34 @@ def test_a_native_job_is_not_ours() -> None:
 def test_states(states: set[str], state: JobState, ending: Ending | None) -> None:
     seen = SlurmJob(JobKey(1, "s"), frozenset(states), "", "", "", "", "", None, None, None, 0)
     assert (seen.state, seen.ending) == (state, ending)
+
+
+@pytest.mark.parametrize(
+    ("asks", "words"),
+    [
+        ({}, ""),
+        ({"gres": "gres/gpu:1,gres/shard:h100:2"}, ""),
+        ({"gres": "gres/shard:7", "cpus": 8, "memory": 9000}, ""),
+        ({"memory": None}, ""),
+        ({"gres": "gres/shard:1"}, "1 shards instead of 2"),
+        ({"gres": "gres/gpu:2"}, "0 shards instead of 2"),
+        ({"gres": "gres/"}, "0 shards instead of 2"),
+        ({"nodes": 2}, "2 nodes instead of one"),
+        ({"cpus": 1, "memory": 1}, "1 processors instead of 2 and 1 MiB instead of 50"),
+    ],
+)
+def test_a_job_that_somebody_changed_says_what_it_lacks(asks: dict[str, object], words: str) -> None:
+    purpose = Purpose(IDENTITY, shards=2, cpus=2, memory=50)
+    known: dict[str, object] = {"gres": "gres/shard:2", "nodes": 1, "cpus": 2, "memory": 50}
+    seen = replace(job("job-pending"), admin_comment=purpose.to_admin_comment(), **{**known, **asks})  # type: ignore[arg-type]
+    found = job_of_ours(seen, None)
+    assert found is not None
+    assert found.changed == words
+
+
+def test_what_a_job_asks_for_is_read() -> None:
+    seen = job("job-pending")
+    assert (seen.gres, seen.nodes, seen.cpus, seen.memory) == ("gres/shard:7", 1, 1, 1)
 
 
 def test_a_job_from_before_sluids_is_known_by_its_submit_time() -> None:
@@ -164,15 +193,13 @@ def test_a_cancel_that_worked_says_nothing() -> None:
     assert read(wire.StatusAnswer, "cancel").status == []
 
 
-PURPOSE = Purpose(IDENTITY, "ns/p", frozenset({"c1"}), ("n1", "n2"), 3)
+PURPOSE = Purpose(IDENTITY, "ns/p", frozenset({"c1"}), ("n1", "n2"), 3, cpus=2, memory=512)
 
 
 def request(purpose: Purpose = PURPOSE, **other: object) -> HoldRequest:
     fields: dict[str, object] = {
         "purpose": purpose,
         "comment": "for people",
-        "cpus": 2,
-        "memory": 512,
         "minutes": 60,
         "account": "",
         "user": "alice",

@@ -30,7 +30,8 @@ class World(SlurmClient):
     ) -> None:
         comment = Purpose(identity, "ns/p", frozenset({"c"}), shards=3).to_admin_comment() if identity else ""
         key = JobKey(job_id, sluid or f"s{job_id}")
-        made = SlurmJob(key, frozenset(states.split("+")), "", comment, "", "u", "p", N1, None, None, 0)
+        of = frozenset(states.split("+"))
+        made = SlurmJob(key, of, "", comment, "", "u", "p", N1, None, None, 0, gres="gres/shard:3")
         self.jobs[job_id] = replace(made, **other)  # type: ignore[arg-type]
 
     def controller(self) -> Controller:
