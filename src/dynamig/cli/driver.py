@@ -216,7 +216,7 @@ def _slurm_body(state: LoanStatus) -> Mapping[str, Any]:
     return {
         "deviceMap": None if state.device_map is None else map_to_json(state.device_map),
         "trouble": state.trouble,
-        "loans": [loan_to_json(loan) for loan in state.loans],
+        "loans": [{**loan_to_json(loan), "why": why} for loan, why in state.loans.items()],
         "damagedLoans": dict(state.damaged),
     }
 
@@ -247,7 +247,9 @@ def adopt_body(adopted: Adopted) -> Mapping[str, Any]:
 def _lent_lines(state: LoanStatus | None) -> Sequence[str]:
     if state is None:
         return ()
-    lent = [f"{loan.gpu} to {loan.borrower}, until its epilog or slurmctld says otherwise" for loan in state.loans]
+    lent = [
+        f"{loan.gpu} to {loan.borrower}, until its epilog gives it back: {why}" for loan, why in state.loans.items()
+    ]
     return [*lent, *(f"{gpu} to nobody knows whom: {path} cannot be read" for gpu, path in state.damaged.items())]
 
 

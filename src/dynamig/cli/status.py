@@ -90,7 +90,8 @@ def _offer(gpu: Body, body: Body) -> Iterator[str]:
         yield _outage(outage)
     yield from (f"left out: {one}" for one in gpu["leftOut"])
     yield from (f"foreign {one}" for one in gpu["foreign"])
-    yield from (f"lent to Slurm job {b['job']['id']}" for b in slurm.get("loans", ()) if b["gpu"] == gpu["uuid"])
+    lent = [loan for loan in slurm.get("loans", ()) if loan["gpu"] == gpu["uuid"]]
+    yield from (f"lent to Slurm job {loan['job']['id']}: {loan['why']}" for loan in lent)
     if gpu["uuid"] in slurm.get("damagedLoans", ()):
         yield "lent, its record cannot be read"
 

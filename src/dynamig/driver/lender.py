@@ -35,8 +35,8 @@ from dynamig.protocol.loans import (
     check_apart,
     check_lendable,
     judge,
-    loan_is_over,
     used_but_for,
+    why_it_stands,
 )
 from dynamig.protocol.seen import Seen, Unknown
 
@@ -86,6 +86,7 @@ class Lender:
         self._open = threading.Event()
         self._asked_lock = threading.Lock()
         self._asked: dict[GpuUuid, float] = {}
+        self._standing: dict[GpuUuid, tuple[Loan, str]] = {}  # single reads and writes only
 
     def open(self) -> None:
         """What a crash left has been settled: from now on GPUs are lent."""
@@ -246,8 +247,11 @@ class Lender:
             index = None if (device_map := self._maps.current) is None else device_map.index(loan.gpu)
             job = self._slurm.word.job(loan.borrower.job_id, within=self._patience(until))
             seen = judge(loan.borrower, index, job, node)
-            if loan_is_over(seen, self._has_steps(loan, seen, until), self._wall() - loan.since):
+            why = why_it_stands(seen, self._has_steps(loan, seen, until), self._wall() - loan.since)
+            if why is None:
                 over += self._end([loan], f"slurmctld says {seen.value}")
+            else:
+                self._standing[loan.gpu] = (loan, why)
         return over
 
     def _has_steps(self, loan: Loan, seen: JobSeen, until: float) -> Seen[bool]:
@@ -333,6 +337,11 @@ class Lender:
 
     def loans(self) -> Mapping[GpuUuid, Loan]:
         return self._loans.all()
+
+    def why_it_stands(self, loan: Loan) -> str:
+        """As far as was known when slurmctld was asked last, for people."""
+        about, why = self._standing.get(loan.gpu, (None, ""))
+        return why if about == loan else "slurmctld has not been asked about it yet"
 
     def damaged(self) -> Mapping[GpuUuid, str]:
         return self._loans.damaged()

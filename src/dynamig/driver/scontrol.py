@@ -9,6 +9,7 @@ controller in `last_update`.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -30,7 +31,8 @@ class SlurmWord(Protocol):
     def job(self, job_id: int, *, within: float) -> Seen[JobFacts]: ...
     def node(self, name: str, *, within: float) -> Seen[NodeFacts]: ...
     def has_steps(self, job_id: int, node: str, *, within: float) -> Seen[bool]:
-        """Whether a step of the job lives on this node, `node` to Slurm. The node itself is asked, not slurmctld."""
+        """Whether a step of the job lives on this node, `node` to Slurm. The node itself is asked, not slurmctld.
+        A step that is listed there lives, unless nobody stands behind it."""
         ...
 
 
@@ -76,21 +78,38 @@ class Scontrol:
 
     def _has_steps(self, job_id: int, node: str, within: float) -> Seen[bool]:
         """Where slurmd's spool folder is not found, 26.05.5 lists no jobs, exits 0 and complains on stderr only."""
-        said = self._run(within, "--json", "listjobs", node)
+        said = self._run(within / 2, "--json", "listjobs", node)
         if said.stderr:
             return Unknown(f"scontrol listjobs: {said.stderr.decode(errors='replace').strip()}")
-        return Found(any(job["job_id"] == job_id for job in _object(said.stdout)["jobs"]))
+        if not any(job["job_id"] == job_id for job in _object(said.stdout)["jobs"]):
+            return Found(False)
+        return Found(not self._all_are_dead(job_id, node, within / 2))
+
+    def _all_are_dead(self, job_id: int, node: str, within: float) -> bool:
+        """Whether nobody stands behind any step that the list has. A slurmstepd that was killed, or whose node was,
+        leaves its socket, and slurmd keeps it. What keeps us from asking proves nothing of a step that is listed."""
+        try:
+            return _all_refused(self._call(within, "--json", "listpids", str(job_id), node))
+        except (OSError, subprocess.SubprocessError):
+            return False
 
     def _ask(self, within: float, *what: str) -> Mapping[str, Any]:
         return _object(self._run(within, "--json", "show", *what).stdout)
 
     def _run(self, within: float, *args: str) -> subprocess.CompletedProcess[bytes]:
+        done = self._call(within, *args)
+        done.check_returncode()
+        return done
+
+    def _call(self, within: float, *args: str) -> subprocess.CompletedProcess[bytes]:
+        """Whatever it exits with."""
         return subprocess.run(
             [*self._command, *args],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=max(within, 0.1),
-            check=True,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
         )
 
     def _seen(self, look: Callable[[], Seen[T]]) -> Seen[T]:
@@ -106,6 +125,19 @@ def _object(text: bytes) -> Mapping[str, Any]:
     if not isinstance(answer, dict):
         raise TypeError(f"scontrol answered {type(answer).__name__}")
     return answer
+
+
+NOBODY_LISTENS = b"Unable to connect to slurmstepd: Connection refused"
+"""What 26.05.5 prints for a step whose socket no process listens on: the kernel's word, ECONNREFUSED. A slurmstepd that
+lives but is stopped, or too busy to answer, is waited for instead."""
+
+
+def _all_refused(listpids: subprocess.CompletedProcess[bytes]) -> bool:
+    """Whether `scontrol --json listpids JOB` says of every step that nobody listens, and nothing else. Seen: exit 1 and
+    a line for each such step; pids of the other steps, if any lives, on standard output beside them."""
+    complaints = listpids.stderr.splitlines()
+    only_that = bool(complaints) and all(line.strip() == NOBODY_LISTENS for line in complaints)
+    return only_that and listpids.returncode == 1 and not listpids.stdout.strip()
 
 
 def _find_job(answer: Mapping[str, Any], job_id: int) -> JobFacts | None:

@@ -393,11 +393,12 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class LoanStatus:
-    """`damaged`: GPUs whose loan cannot be read, with the file's path. `trouble`: why the map is not as wanted."""
+    """`loans`: each with why it still stands. `damaged`: GPUs whose loan cannot be read, with the file's path.
+    `trouble`: why the map is not as wanted."""
 
     device_map: DeviceMap | None
     trouble: str
-    loans: tuple[Loan, ...]
+    loans: Mapping[Loan, str]
     damaged: Mapping[GpuUuid, str]
 
 
@@ -456,7 +457,8 @@ def _slurm_report(lender: Lender) -> Mapping[str, Any]:
 def _loan_status(lender: Lender | None) -> LoanStatus | None:
     if lender is None:
         return None
-    return LoanStatus(lender.device_map, lender.map_trouble.what, tuple(lender.loans().values()), lender.damaged())
+    loans = {loan: lender.why_it_stands(loan) for loan in lender.loans().values()}
+    return LoanStatus(lender.device_map, lender.map_trouble.what, loans, lender.damaged())
 
 
 def _lock_state(config: DriverConfig) -> IO[str]:

@@ -166,15 +166,36 @@ LAUNCH_S = 60.0
 """Seconds within which a run that has its loan has its first step: slurmd launches it once all prologs have ended."""
 
 
-def loan_is_over(seen: JobSeen, has_steps: Seen[bool], age_s: float) -> bool:
-    """Only an answer ends a loan (P11). `has_steps`: whether a step of the job's id lives on this node, as the node
-    itself says. `age_s`: seconds since the loan was made.
+_NOT_OVER = {
+    JobSeen.ACTIVE: "slurmctld says that it is not over",
+    JobSeen.SILENT: "no answer of slurmctld proves it over: it is silent, has lost touch with this node, "
+    "or has the GPU in use",
+}
+_NO_LONGER = {
+    JobSeen.ENDED: "slurmctld says that it is over",
+    JobSeen.OTHER: "slurmctld has another run or job under its id",
+    JobSeen.GONE: "slurmctld does not know it",
+    JobSeen.UNSTARTED: "slurmctld says that it has not started",
+    JobSeen.UNHEARD: "slurmctld gave it up with its node",
+}
+
+
+def why_it_stands(seen: JobSeen, has_steps: Seen[bool], age_s: float) -> str | None:
+    """Why a loan is not over, for people; None if it is. Only an answer ends a loan (P11). `has_steps`: whether a step
+    of the job's id lives on this node, as the node itself says. `age_s`: seconds since the loan was made.
 
     A job that ended while slurmctld did not hear from the node may live on for a while after the node's return.
     """
-    if seen in DISOWNED:
-        return age_s >= LAUNCH_S and has_steps == Found(False)
-    return seen is JobSeen.ENDED and has_steps != Found(True)
+    if seen not in MAY_BE_OVER:
+        return _NOT_OVER[seen]
+    if has_steps == Found(True):
+        return f"{_NO_LONGER[seen]}, but slurmd's spool folder on this node still has a step of it"
+    if seen is JobSeen.ENDED:
+        return None
+    if not isinstance(has_steps, Found):
+        silence = has_steps.reason if isinstance(has_steps, Unknown) else has_steps.proof
+        return f"{_NO_LONGER[seen]}, and the node does not say whether a step of it lives: {silence}"
+    return f"{_NO_LONGER[seen]}, but a run may need a minute to start" if age_s < LAUNCH_S else None
 
 
 # -- what may be lent ----------------------------------------------------------------------------------------------

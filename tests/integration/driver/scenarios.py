@@ -341,7 +341,9 @@ def _lend_with_the_whole_driver(node: EmulatedNode, config: DriverConfig) -> Non
     with lender.lending(Borrower(7, "s7", 0), [1], deadline=0) as loans:
         assert [loan.gpu for loan in loans] == [uuids[1]]
     assert node.gpus.reading(uuids[1]).mig_mode is MigMode.OFF
-    assert plan_body(driver)["lent"] == [f"{uuids[1]} to Slurm job 7, until its epilog or slurmctld says otherwise"]
+    (line,) = plan_body(driver)["lent"]
+    assert line.startswith(f"{uuids[1]} to Slurm job 7, until its epilog gives it back: slurmctld has not been asked")
+    assert [loan["why"] in line for loan in status_body(driver)["slurm"]["loans"]] == [True]
     assert set(driver.loan_asks()) == {"lend", "give-back", "map"}
     driver._lock.close()
     with pytest.raises(Refused, match=uuids[1]) as caught:

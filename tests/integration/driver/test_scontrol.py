@@ -114,12 +114,41 @@ def test_steps_that_live_on_the_node(tmp_path: Path) -> None:
     asked = scontrol(tmp_path)
     complaint = "scontrol: error: Domain socket directory /var/spool/slurmd: No such file or directory"
     for answer, seen in (
-        ({"jobs": [{"job_id": 6}, {"job_id": 7}]}, Found(True)),
+        ({"jobs": [{"job_id": 6}]}, Found(False)),
         ({"jobs": []}, Found(False)),
         ({"print": json.dumps({"jobs": []}), "complains": complaint}, Unknown(f"scontrol listjobs: {complaint}")),
     ):
         (tmp_path / "answers.json").write_text(json.dumps({"--json listjobs n1": answer}))
         assert asked.has_steps(7, "n1", within=20) == seen
+
+
+REFUSED = "Unable to connect to slurmstepd: Connection refused\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "lives"),
+    [
+        ({"print": "", "complains": REFUSED, "rc": 1}, False),  # seen: its slurmstepd was killed
+        ({"print": "", "complains": REFUSED * 2, "rc": 1}, False),  # seen: those of both its steps
+        ({"pids": [{"pid": 200, "job_id": 7}]}, True),
+        ({"pids": [{"pid": 200, "job_id": 7}], "complains": REFUSED, "rc": 1}, True),  # seen: that of one of two
+        ({"print": '{"pids": [{"pid": 200}]}', "complains": REFUSED, "rc": 1}, True),
+        ({"sleep": 20}, True),  # seen: a slurmstepd that is stopped
+        ({"print": "", "complains": "There are no steps for job 7 on node n1.\n", "rc": 1}, True),  # seen: just ended
+        ({"print": "", "complains": "Unable to connect to slurmstepd: Permission denied\n", "rc": 1}, True),
+        ({"print": "", "complains": REFUSED + "scontrol: error: something else\n", "rc": 1}, True),
+        ({"print": "", "complains": REFUSED, "rc": 0}, True),
+        ({"print": "", "complains": "", "rc": 1}, True),
+        ({"print": "", "complains": "", "rc": 0}, True),
+    ],
+)
+def test_a_step_that_is_listed_lives_unless_it_is_known_that_nobody_listens(
+    tmp_path: Path, answer: dict[str, Any], lives: bool
+) -> None:
+    asked = scontrol(tmp_path)
+    answers = {"--json listjobs n1": {"jobs": [{"job_id": 7}]}, "--json listpids 7 n1": answer}
+    (tmp_path / "answers.json").write_text(json.dumps(answers))
+    assert asked.has_steps(7, "n1", within=6) == Found(lives)
 
 
 @pytest.mark.parametrize(

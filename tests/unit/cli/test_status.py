@@ -71,8 +71,8 @@ def test_a_narrow_terminal_has_the_offer_below() -> None:
 
 
 def test_a_loan_is_told_with_its_job() -> None:
-    loan = {"gpu": "GPU-0", "job": {"id": 7}}
-    assert any("lent to Slurm job 7" in line for line in lines(body(slurm={"loans": [loan]})))
+    loan = {"gpu": "GPU-0", "job": {"id": 7}, "why": "it is not over"}
+    assert any("lent to Slurm job 7: it is not over" in line for line in lines(body(slurm={"loans": [loan]})))
     assert any("record cannot be read" in line for line in lines(body(slurm={"damagedLoans": {"GPU-0": "f"}})))
 
 

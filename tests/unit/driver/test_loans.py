@@ -489,12 +489,26 @@ def test_a_job_that_ended_with_a_silent_node_keeps_its_gpu_while_it_lives_on_the
     ends_once_the_node_has_no_step(node)
 
 
+def test_of_a_loan_that_nobody_asked_about_no_reason_of_an_older_one_is_told(node: SlurmNode) -> None:
+    node.lend()
+    node.slurm.says(JOB, "RUNNING")
+    node.lender.ask()
+    (loan,) = node.lender.loans().values()
+    assert node.lender.why_it_stands(loan) == "slurmctld says that it is not over"
+    node.lender.give_back(JOB)
+    node.lend(OTHER)
+    (loan,) = node.lender.loans().values()
+    assert node.lender.why_it_stands(loan) == "slurmctld has not been asked about it yet"
+
+
 def ends_once_the_node_has_no_step(node: SlurmNode) -> None:
     """The loan of JOB, a while after it was made."""
     node.bench.clock.now += LAUNCH_S
-    for steps in (Found(True), Unknown("no spool folder")):
+    (loan,) = node.lender.loans().values()
+    for steps, why in ((Found(True), "still has a step"), (Unknown("no spool folder"), "no spool folder")):
         node.slurm.steps_answer = steps
         assert node.lender.ask() == []
+        assert why in node.lender.why_it_stands(loan)
     node.slurm.steps_answer = Found(False)
     assert [loan.borrower for loan in node.lender.ask()] == [JOB]
 

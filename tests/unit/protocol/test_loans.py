@@ -23,9 +23,9 @@ from dynamig.protocol.loans import (
     check_lendable,
     judge,
     loan_from_json,
-    loan_is_over,
     loan_to_json,
     used_but_for,
+    why_it_stands,
 )
 from dynamig.protocol.node_report import report_of
 from dynamig.protocol.records import ClaimRecord, DeviceRecord
@@ -102,13 +102,29 @@ def test_silence_about_the_node_stays_silence() -> None:
 
 
 def over(has_steps: Seen[bool], age_s: float) -> set[JobSeen]:
-    return {seen for seen in JobSeen if loan_is_over(seen, has_steps, age_s)}
+    return {seen for seen in JobSeen if why_it_stands(seen, has_steps, age_s) is None}
 
 
 def test_only_an_answer_ends_a_loan_and_where_slurmctld_may_have_forgotten_the_nodes_too() -> None:
     assert over(Found(False), LAUNCH_S) == {JobSeen.ENDED, *DISOWNED}
     assert over(Unknown("no answer"), 1e6) == over(Found(False), LAUNCH_S - 1) == {JobSeen.ENDED}
     assert over(Found(True), 1e6) == set(), "what is seen to live has not ended, whatever the books say"
+
+
+@pytest.mark.parametrize(
+    ("seen", "steps", "words"),
+    [
+        (JobSeen.ACTIVE, Unknown("not asked"), "slurmctld says that it is not over"),
+        (JobSeen.SILENT, Unknown("not asked"), "no answer of slurmctld proves it over"),
+        (JobSeen.ENDED, Found(True), "over, but slurmd's spool folder on this node still has a step of it"),
+        (JobSeen.GONE, Found(True), "does not know it, but slurmd's spool folder on this node still has a step of it"),
+        (JobSeen.OTHER, Unknown("no spool folder"), "another run or job under its id, and the node does not say"),
+        (JobSeen.OTHER, Unknown("no spool folder"), "no spool folder"),
+        (JobSeen.UNSTARTED, Found(False), "has not started, but a run may need a minute to start"),
+    ],
+)
+def test_a_loan_says_why_it_stands(seen: JobSeen, steps: Seen[bool], words: str) -> None:
+    assert words in (why_it_stands(seen, steps, LAUNCH_S - 1) or "")
 
 
 @pytest.mark.parametrize(
