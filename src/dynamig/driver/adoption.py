@@ -145,14 +145,13 @@ def _ids(ref: ClaimRef, device: DeviceRecord, partition: Partition, live: Sequen
             "there is nothing to adopt: delete the pod and make it again",
         )
     match instance.compute:
-        case (compute,) if compute.uuid is not None:
+        case (compute,) if compute.uuid is not None and compute.fills:
             return LiveIds(instance.gi_id, compute.ci_id, compute.uuid)
+        case (compute,) if compute.uuid is not None:
+            has = "one compute instance that leaves room in it"
         case several:
-            raise Refused(
-                "NOT_ITS_OWN",
-                f"{instance} on {device.gpu} has {len(several)} compute instances, and not just one with a MIG device",
-                REMOVE,
-            )
+            has = f"{len(several)} compute instances, and not just one with a MIG device"
+    raise Refused("NOT_ITS_OWN", f"{instance} on {device.gpu} was not made by us: it has {has}", REMOVE)
 
 
 def _list(live: Iterable[LiveInstance]) -> str:

@@ -7,7 +7,7 @@ nvmlComputeInstanceInfo_t is the parent's on the drivers seen so far.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ctypes import byref, c_uint
 from typing import Any
 
@@ -46,22 +46,23 @@ def _live(gi: Any, uuids: dict[tuple[int, int], MigUuid], compute_profiles: dict
     gi_id, profile = int(info.id), int(info.profileId)
     if profile not in compute_profiles:
         compute_profiles[profile] = tuple(_compute_profile_infos(gi))
-    ids = _compute_instance_ids(gi, compute_profiles[profile])
+    found = _compute_instances(gi, compute_profiles[profile])
     return LiveInstance(
         gi_id=GiId(gi_id),
         profile=GiProfileId(profile),
         placement=Placement(int(info.placement.start), int(info.placement.size)),
-        compute=tuple(sorted(ComputeInstance(CiId(ci), uuids.get((gi_id, ci))) for ci in ids)),
+        compute=tuple(sorted(ComputeInstance(ci, uuids.get((gi_id, ci)), fills) for ci, fills in found)),
     )
 
 
-def _compute_instance_ids(gi: Any, profiles: tuple[Any, ...]) -> Iterator[int]:
+def _compute_instances(gi: Any, profiles: tuple[Any, ...]) -> Iterator[tuple[CiId, bool]]:
+    """(id, whether it fills the GPU instance) of each."""
     for info in profiles:
         array = (pynvml.c_nvmlComputeInstance_t * int(info.instanceCount))()
         count = c_uint(0)
         pynvml.nvmlGpuInstanceGetComputeInstances(gi, int(info.id), array, byref(count))
         for ci in array[: count.value]:
-            yield int(pynvml.nvmlComputeInstanceGetInfo_v2(ci).id)
+            yield CiId(int(pynvml.nvmlComputeInstanceGetInfo_v2(ci).id)), info is _filling(profiles)
 
 
 def _compute_profile_infos(gi: Any) -> Iterator[Any]:
@@ -82,6 +83,12 @@ def _compute_profile_infos(gi: Any) -> Iterator[Any]:
                 seen.add(int(info.id))
                 yield info
         constant += 1
+
+
+def _filling(infos: Sequence[Any]) -> Any:
+    """The profile of a compute instance that fills its GPU instance: the one with the most multiprocessors of those
+    that exist once. On Hopper the double-memory 1g has two of one compute slice, and only the larger uses all."""
+    return max(infos, key=lambda i: (int(i.multiprocessorCount), int(i.sliceCount), -int(i.id)))
 
 
 def _mig_uuids(handle: Handle) -> Iterator[tuple[tuple[int, int], MigUuid]]:
@@ -108,18 +115,13 @@ def create_gpu_instance(handle: Handle, partition: Partition) -> GiId:
 
 
 def create_compute_instance(handle: Handle, gi_id: GiId) -> CiId:
-    """One compute instance that fills the GPU instance; its id.
-
-    The filling profile is the one with the most multiprocessors of those that exist once: on Hopper the
-    double-memory 1g has two profiles of one compute slice, and only the larger uses all its multiprocessors.
-    """
+    """One compute instance that fills the GPU instance; its id."""
     with translated(f"making the compute instance of GPU instance {gi_id}"):
         gi = pynvml.nvmlDeviceGetGpuInstanceById(handle, int(gi_id))
         infos = list(_compute_profile_infos(gi))
         if not infos:
             raise Unavailable("NVML_UNAVAILABLE", f"GPU instance {gi_id} lists no compute instance profile")
-        filling = max(infos, key=lambda i: (int(i.multiprocessorCount), int(i.sliceCount), -int(i.id)))
-        ci = pynvml.nvmlGpuInstanceCreateComputeInstance(gi, int(filling.id))
+        ci = pynvml.nvmlGpuInstanceCreateComputeInstance(gi, int(_filling(infos).id))
         return CiId(int(pynvml.nvmlComputeInstanceGetInfo_v2(ci).id))
 
 

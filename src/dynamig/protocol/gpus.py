@@ -49,10 +49,12 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ComputeInstance:
-    """One compute instance; `uuid` is the MIG device that CUDA sees, None while NVML does not list it."""
+    """One compute instance; `uuid` is the MIG device that CUDA sees, None while NVML does not list it. `fills`: it has
+    all of its GPU instance, as those that we make do."""
 
     ci_id: CiId
     uuid: MigUuid | None
+    fills: bool
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,7 +116,10 @@ class Gpus(Protocol):
 
     def instances(self, gpu: GpuUuid) -> Sequence[LiveInstance]: ...
     def create_gpu_instance(self, gpu: GpuUuid, partition: Partition) -> GiId: ...
-    def create_compute_instance(self, gpu: GpuUuid, gi: GiId) -> CiId: ...
+    def create_compute_instance(self, gpu: GpuUuid, gi: GiId) -> CiId:
+        """One that fills the GPU instance."""
+        ...
+
     def destroy_compute_instance(self, gpu: GpuUuid, gi: GiId, ci: CiId) -> None: ...
     def destroy_gpu_instance(self, gpu: GpuUuid, gi: GiId) -> None: ...
     def set_mig_mode(self, gpu: GpuUuid, *, on: bool) -> None: ...

@@ -33,6 +33,7 @@ def check_gpus(gpus: Gpus, gpu: GpuUuid) -> None:
     assert (seen.gi_id, seen.partition) == (gi, smallest)
     assert [c.ci_id for c in seen.compute] == [ci]
     assert seen.compute[0].uuid is not None
+    assert seen.compute[0].fills
     _refuses(Refused, "NO_ROOM", lambda: gpus.create_gpu_instance(gpu, smallest))
     _refuses(Unavailable, "IN_USE", lambda: gpus.destroy_gpu_instance(gpu, gi))
     gpus.destroy_compute_instance(gpu, gi, ci)

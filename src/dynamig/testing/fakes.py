@@ -85,7 +85,7 @@ class FakeGpus:
         self.faults.check("create_compute_instance")
         with self._lock:
             instance = self._live[gpu][gi]
-            made = ComputeInstance(CiId(0), MigUuid(f"MIG-{uuid.uuid4()}"))
+            made = ComputeInstance(CiId(0), MigUuid(f"MIG-{uuid.uuid4()}"), fills=True)
             self._live[gpu][gi] = replace(instance, compute=(made,))
             return made.ci_id
 

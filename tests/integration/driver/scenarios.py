@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pynvml
 import pytest
 from structlog.testing import capture_logs
 
@@ -18,7 +19,8 @@ from dynamig.driver.loans import MapFile
 from dynamig.driver.recovery import Plan
 from dynamig.driver.service import Driver
 from dynamig.errors import DynamigError, Refused, Unavailable
-from dynamig.mig import GpuUuid
+from dynamig.mig import CiId, GiId, GpuUuid
+from dynamig.mig.compute import PIECES
 from dynamig.nvml import NvmlGpus
 from dynamig.protocol import names
 from dynamig.protocol.device_map import DeviceMap, Given, Source
@@ -282,6 +284,31 @@ def a_claim_whose_record_was_lost_is_adopted_and_ends_like_any_other(node: Emula
         driver._service.endings.unprepare(uid)
     assert node.gpus.instances(uuid) == ()
     assert [p.read_text() for p in damaged.parent.glob("*.damaged")] == ['{"v": 1']
+
+
+def an_instance_that_its_one_compute_instance_does_not_fill_is_not_adopted(node: EmulatedNode) -> None:
+    """`MIG 1c.3g.40gb` where we would have made `MIG 3g.40gb`. What we make is told from it on the double-memory 1g
+    too, which has two compute instances of one slice."""
+    uuid = node.gpus.readings()[0].uuid
+    node.prepare("own", node.device("1g.20gb", 0))
+    gi = node.emulator.foreign(0, "3g.40gb", 4, compute_instance=False)
+    with pytest.raises(Refused, match="not made by dynamig"):
+        node.prepare("lost", node.device("3g.40gb", 4))
+    room = _fill(uuid, gi, slices=1)
+    found = {i.placement.start: [c.fills for c in i.compute] for i in node.gpus.instances(uuid)}
+    assert found == {0: [True], 4: [False]}
+    with pytest.raises(Refused, match="leaves room") as told:
+        node.service.adopt("lost")
+    assert told.value.code == "NOT_ITS_OWN"
+    node.gpus.destroy_compute_instance(uuid, GiId(gi), room)
+    _fill(uuid, gi, slices=3)
+    assert node.service.adopt("lost").fresh
+
+
+def _fill(uuid: GpuUuid, gi: int, slices: int) -> CiId:
+    handle = pynvml.nvmlDeviceGetGpuInstanceById(pynvml.nvmlDeviceGetHandleByUUID(uuid), gi)
+    made = pynvml.nvmlGpuInstanceCreateComputeInstance(handle, PIECES[slices])
+    return CiId(int(pynvml.nvmlComputeInstanceGetInfo_v2(made).id))
 
 
 def _adopt_with_the_whole_driver(driver: Driver, node: EmulatedNode) -> None:

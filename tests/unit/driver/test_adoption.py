@@ -400,7 +400,12 @@ def _without_device(instance: LiveInstance) -> LiveInstance:
     return dataclasses.replace(instance, compute=(dataclasses.replace(instance.compute[0], uuid=None),))
 
 
-@pytest.mark.parametrize("change", [_none, _two, _without_device])
+def _with_room(instance: LiveInstance) -> LiveInstance:
+    """`MIG 1c.3g.40gb`, say, where we make `MIG 3g.40gb`."""
+    return dataclasses.replace(instance, compute=(dataclasses.replace(instance.compute[0], fills=False),))
+
+
+@pytest.mark.parametrize("change", [_none, _two, _without_device, _with_room])
 def test_an_instance_unlike_those_that_we_make_is_not_adopted(change: Callable[[LiveInstance], LiveInstance]) -> None:
     node = BenchNode.with_gpus()
     lost(node)

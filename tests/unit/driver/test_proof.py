@@ -163,7 +163,7 @@ def test_place_id_and_uuid_must_agree() -> None:
     for other in (
         dataclasses.replace(there, placement=Placement(3, 1)),
         dataclasses.replace(there, gi_id=GiId(there.gi_id + 1)),
-        dataclasses.replace(there, compute=(ComputeInstance(CiId(0), MigUuid("MIG-other")),)),
+        dataclasses.replace(there, compute=(ComputeInstance(CiId(0), MigUuid("MIG-other"), fills=True),)),
     ):
         assert i4_ours(uuid_of(node), other, records.values(), boot) == ()
 
