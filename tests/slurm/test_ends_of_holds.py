@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from lab.lab import Lab
-from tests.e2e.cluster import Cluster, mig, until
+from tests.e2e.cluster import NAMESPACE, Cluster, mig, until
 from tests.slurm import faults
 from tests.slurm.faults import Fault, Match
 from tests.slurm.stage import PATIENCE, Stage, older_state, staged
@@ -66,6 +66,30 @@ def test_a_hold_that_is_cancelled_suspended_or_out_of_time_ends_its_pod_and_says
         stage.gone(pod)
     again = stage.cluster.pod("again", mig(profile="1g.10gb"))
     stage.cluster.running(again)
+
+
+def test_a_hold_that_is_suspended_and_resumed_in_turns_ends_its_pod(stage: Stage) -> None:
+    """By its own user, who may; no suspension is as long as a minute."""
+    stage.cluster.pod("sly", mig(profile="1g.10gb"), command=DEAF, terminationGracePeriodSeconds=8)
+    stage.cluster.running("sly")
+    hold = str(stage.hold_of("sly").job_id)
+    (job,) = stage.lab.slurm_json("scontrol", "show", "job", hold)["jobs"]
+    turns = 0
+    while not leaving(stage, "sly"):
+        assert turns < 10, "her pod runs for ever"
+        for word, seconds in (("suspend", 20), ("resume", 4)):
+            if not leaving(stage, "sly"):
+                stage.lab.slurm("setpriv", "--reuid", job["user_name"], "--clear-groups", "scontrol", word, hold)
+                time.sleep(seconds)
+        turns += 1
+    assert turns >= 3, "not before a minute"
+    until(lambda: says(stage, "sly", hold, "suspended", "in all"), within=PATIENCE)
+    stage.gone("sly")
+
+
+def leaving(stage: Stage, pod: str) -> bool:
+    found = stage.lab.kubectl("-n", NAMESPACE, "get", "pod", pod, "--ignore-not-found", "-o", "json")
+    return not found or "deletionTimestamp" in json.loads(found)["metadata"]
 
 
 def says(stage: Stage, pod: str, *words: str) -> None:

@@ -30,7 +30,7 @@ PATIENCE_BARE = 300.0
 """Seconds that a claim may live without a job while its node takes jobs (P9)."""
 
 PATIENCE_SUSPENDED = 60.0
-"""Seconds that a pod may run while its job is suspended: nobody pays, and no time limit comes (case C-65)."""
+"""Seconds in all that a pod's job may be suspended: nobody pays for them, and no time limit comes (case C-65)."""
 
 LONGEST_GRACE = 30
 """Seconds that a pod has to end once its job is over, whatever it asks for (case C-65): nobody pays for them."""
@@ -44,8 +44,11 @@ SLURM_SETTLES = 10.0
 
 def decide(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
     """For a set with a running job."""
+    if of.in_use and _suspended_for(of, job, world.now) > PATIENCE_SUSPENDED:
+        return end_pods(of, names.HOLD_SUSPENDED, f"{_named(job)} was suspended for more than a minute in all")
     if job.suspended:
-        return _suspended(of, job, world)
+        why = f"{_named(job)} is suspended: the pod is ended once that makes a minute in all"
+        return (Tell(of, names.HOLD_SUSPENDED, why),)
     if len(of.allocated) < len(of.claims):
         return () if of.in_use else (TakeBack(of, "a set that lost one allocation loses all"),)
     match _pays_here(of, job, world):
@@ -67,14 +70,21 @@ def _after(of: ClaimSet, job: Job) -> tuple[Action, ...]:
     return (Note(of, replace(attempt, number=job.identity.attempt + 1, job=None)),)
 
 
-def _suspended(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
-    """Any user may suspend her job, and Slurm does it to gang-scheduled ones: it must not be a way to pay nothing."""
+def _suspended_for(of: ClaimSet, job: Job, now: float) -> float:
+    """Seconds in all that the job was suspended. Any user may suspend her job and resume it, as often as she likes,
+    and Slurm does it to gang-scheduled ones: it must not be a way to pay nothing.
+
+    The suspension of now counts from when the pod was told of it at the earliest: clocks of two machines differ.
+    """
+    if job.suspended_since is None:
+        return job.suspended_before
     told = of.pod.told
-    since = told.since if told is not None and told.reason == names.HOLD_SUSPENDED else world.now
-    why = f"Slurm job {job.key.job_id}, which pays for this pod, is suspended"
-    if of.in_use and world.now - since > PATIENCE_SUSPENDED:
-        return end_pods(of, names.HOLD_SUSPENDED, why)
-    return (Tell(of, names.HOLD_SUSPENDED, f"{why}: the pod is ended unless the job is resumed within a minute"),)
+    seen = told.since if told is not None and told.reason == names.HOLD_SUSPENDED else now
+    return job.suspended_before + max(now - max(seen, job.suspended_since), 0.0)
+
+
+def _named(job: Job) -> str:
+    return f"Slurm job {job.key.job_id}, which pays for this pod,"
 
 
 def _pays_here(of: ClaimSet, job: Job, world: World) -> bool | None:
@@ -203,14 +213,13 @@ def _meant(of: ClaimSet, ended: Job, world: World) -> tuple[str, str] | None:
         return None
     if of.attempt is not None and ended.identity.attempt < of.attempt.number:
         return None
-    job = f"Slurm job {ended.key.job_id}, which pays for this pod,"
     match ended.ending:
         case Ending.CANCELLED:
-            return "SlurmJobCancelled", f"{job} was cancelled"
+            return "SlurmJobCancelled", f"{_named(ended)} was cancelled"
         case Ending.EXPIRED:
-            return "SlurmTimeLimit", f"{job} reached its time limit"
+            return "SlurmTimeLimit", f"{_named(ended)} reached its time limit"
         case Ending.PREEMPTED:
-            return "SlurmPreempted", f"{job} gave way to a more important one"
+            return "SlurmPreempted", f"{_named(ended)} gave way to a more important one"
     return None
 
 

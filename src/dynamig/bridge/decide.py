@@ -138,7 +138,8 @@ def _in_state(of: ClaimSet, job: Job | None, world: World, choose: Chooser) -> t
         case HoldState.RUNNING, Job() as running:
             return _running(of, running, world, choose)
         case ((HoldState.COMMITTED | HoldState.VERIFIED | HoldState.LIVE), Job() as paying):
-            return (*committed.decide(of, paying, world), *_paid(of, paying))
+            decided = committed.decide(of, paying, world)
+            return decided if any(isinstance(a, EndPod) for a in decided) else (*decided, *_paid(of, paying))
         case HoldState.BARE, _:
             return committed.bare(of, job, world)
         case ((HoldState.ENDING | HoldState.RELEASED), _):

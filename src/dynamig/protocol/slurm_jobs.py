@@ -46,9 +46,11 @@ class HeldGpu:
 @dataclass(frozen=True, slots=True)
 class Job:
     """One external job of ours. `reason`: Slurm's word for why it waits; `gpu`: what it has while it runs, None if that
-    is not known now (a suspended job says nothing); `comment`: what people read in squeue; `submitted`: seconds of the
-    epoch; `suspended`: it keeps what it has, and neither its time limit nor its account counts; `changed`: what it asks
-    for less than it was submitted for, in words, since somebody changed it while it waited; empty for most."""
+    is not known now (a suspended job says nothing); `comment`: what people read in squeue; `submitted`,
+    `suspended_since`: seconds of the epoch; the second is None for a job that is not suspended. One that is keeps what
+    it has, and neither its time limit nor its account counts. `suspended_before`: seconds of earlier suspensions.
+    `changed`: what it asks for less than it was submitted for, in words, since somebody changed it while it waited;
+    empty for most."""
 
     key: JobKey
     purpose: Purpose
@@ -60,7 +62,8 @@ class Job:
     ending: Ending | None = None
     priority: int | None = None
     submitted: float = 0.0
-    suspended: bool = False
+    suspended_since: float | None = None
+    suspended_before: float = 0.0
     changed: str = ""
 
     @property
@@ -72,6 +75,10 @@ class Job:
         """Somebody lets it wait (`scontrol hold`). Priority 0 alone does not say that: Slurm gives it to a job that no
         node can serve any more (BadConstraints), too."""
         return self.state is JobState.PENDING and self.reason.startswith("JobHeld")
+
+    @property
+    def suspended(self) -> bool:
+        return self.suspended_since is not None
 
     @property
     def living(self) -> bool:

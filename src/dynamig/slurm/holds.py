@@ -94,11 +94,12 @@ class ExternalJobs:
             return [job for _, job in self._ours.values()]
 
     def _stale(self, job_id: int, states: frozenset[str]) -> bool:
-        """Pending jobs are read each time: their reason changes while their state does not."""
+        """Pending jobs are read each time: their reason changes while their state does not. Suspended ones too: they
+        may have been resumed in between."""
         if job_id in self._foreign:
             return False
         known = self._ours.get(job_id)
-        return known is None or known[0] != states or known[1].state is JobState.PENDING
+        return known is None or known[0] != states or known[1].state is JobState.PENDING or known[1].suspended
 
     def _read(self, job_id: int) -> None:
         match self._client.job(job_id):

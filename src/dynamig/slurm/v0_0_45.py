@@ -88,6 +88,9 @@ class JobEntry(Struct):
     node_count: Number = field(default_factory=Number)
     cpus: Number = field(default_factory=Number)
     memory_per_node: Number = field(default_factory=Number)
+    start_time: Number = field(default_factory=Number)
+    suspend_time: Number = field(default_factory=Number)
+    pre_sus_time: Number = field(default_factory=Number)
 
 
 class JobsAnswer(Answer):
@@ -225,6 +228,9 @@ def job(entry: JobEntry) -> SlurmJob:
         nodes=entry.node_count.value or 1,
         cpus=entry.cpus.value or 1,
         memory=entry.memory_per_node.value,
+        started=entry.start_time.value or 0,
+        turned=entry.suspend_time.value or 0,
+        ran=entry.pre_sus_time.value or 0,
     )
 
 

@@ -33,8 +33,10 @@ _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 class SlurmJob:
     """A job as slurmctld shows it, ours or not. `states`: one base state and flags. `node`: the first it has or had.
 
-    Minutes for `minutes`, None for no limit; seconds of the epoch for `submitted`. What it asks for now: `gres` of each
-    node as text, `nodes` and `cpus` that it has or at least wants, `memory` of a node in MiB, None if asked otherwise.
+    Minutes for `minutes`, None for no limit; seconds of the epoch for `submitted`, `started` and `turned`, when it was
+    suspended or resumed last, 0 for never; seconds for `ran`, how long it had run until it was suspended last. What it
+    asks for now: `gres` of each node as text, `nodes` and `cpus` that it has or at least wants, `memory` of a node in
+    MiB, None if asked otherwise.
     """
 
     key: JobKey
@@ -52,6 +54,19 @@ class SlurmJob:
     nodes: int = 1
     cpus: int = 1
     memory: int | None = None
+    started: int = 0
+    turned: int = 0
+    ran: int = 0
+
+    @property
+    def suspended_since(self) -> float | None:
+        return float(self.turned) if "SUSPENDED" in self.states else None
+
+    @property
+    def suspended_before(self) -> float:
+        """Seconds of all suspensions that have ended: until `turned` it had run for `ran`, and was suspended else. That
+        is so while it is suspended as while it runs again (tried, 26.05.5)."""
+        return float(max(self.turned - self.started - self.ran, 0)) if self.turned else 0.0
 
     @property
     def state(self) -> JobState:
@@ -80,7 +95,8 @@ def job_of_ours(seen: SlurmJob, gpu: HeldGpu | None) -> Job | None:
         ending=seen.ending,
         priority=seen.priority,
         submitted=float(seen.submitted),
-        suspended="SUSPENDED" in seen.states,
+        suspended_since=seen.suspended_since,
+        suspended_before=seen.suspended_before,
         changed=changed(seen, purpose),
     )
 

@@ -183,20 +183,81 @@ def test_the_clock_stands_still_too_where_nothing_could_be_asked_for_before_the_
     assert stage.slurm.jobs[paid_by(stage)].state is JobState.RUNNING
 
 
-def test_a_pod_whose_job_is_suspended_is_told_and_ended_unless_it_is_resumed() -> None:
+def suspend(stage: Stage, *, clock_ahead: float = 0.0) -> None:
+    """`clock_ahead`: seconds that slurmctld's clock is ahead of the bridge's."""
+    job = stage.slurm.jobs[2]
+    stage.slurm.jobs[2] = replace(job, suspended_since=stage.now + clock_ahead, gpu=None)
+
+
+def resume(stage: Stage, *, gpu: HeldGpu | None) -> None:
+    job = stage.slurm.jobs[2]
+    assert job.suspended_since is not None
+    before = job.suspended_before + stage.now - job.suspended_since
+    stage.slurm.jobs[2] = replace(job, suspended_since=None, suspended_before=before, gpu=gpu)
+
+
+def ended_for_suspension(stage: Stage) -> bool:
+    ended = "a" not in stage.sets.pods or "deletionTimestamp" in stage.sets.pods["a"]["metadata"]
+    assert not ended or stage.sets.told["a"][-1][0] == names.HOLD_SUSPENDED
+    return ended
+
+
+def test_a_pod_whose_job_is_suspended_is_told_and_ended_after_a_minute() -> None:
     stage = living()
-    job = paid_by(stage)
-    for resumed in (True, False):
-        stage.slurm.jobs[job] = replace(stage.slurm.jobs[job], suspended=True, gpu=None)
-        stage.look_for(PATIENCE_SUSPENDED / 2)
-        assert stage.sets.told["a"][-1][0] == names.HOLD_SUSPENDED
-        if resumed:
-            stage.slurm.jobs[job] = replace(stage.slurm.jobs[job], suspended=False, gpu=HeldGpu(1, 2))
-            stage.look_for(PATIENCE_SUSPENDED)
-            assert stage.sets.told["a"][-1][0] == names.PAID
-    stage.look_for(PATIENCE_SUSPENDED)
-    assert "a" not in stage.sets.pods or stage.sets.pods["a"]["metadata"].get("deletionTimestamp")
+    assert paid_by(stage) == 2
+    suspend(stage)
+    stage.look_for(PATIENCE_SUSPENDED - 2)
     assert stage.sets.told["a"][-1][0] == names.HOLD_SUSPENDED
+    assert not ended_for_suspension(stage)
+    stage.look_for(5)
+    assert ended_for_suspension(stage)
+
+
+def test_suspensions_in_turns_add_up() -> None:
+    stage = living()
+    gpu = stage.slurm.jobs[2].gpu
+    for _ in range(2):
+        suspend(stage)
+        stage.look_for(PATIENCE_SUSPENDED / 3)
+        resume(stage, gpu=gpu)
+        stage.look_for(3 * PATIENCE_SUSPENDED)
+        assert stage.sets.told["a"][-1][0] == names.PAID
+    suspend(stage)
+    stage.look_for(PATIENCE_SUSPENDED / 3 - 2)
+    assert not ended_for_suspension(stage)
+    stage.look_for(5)
+    assert ended_for_suspension(stage)
+
+
+def test_suspensions_that_no_look_saw_count_too() -> None:
+    stage = living()
+    stage.slurm.jobs[2] = replace(stage.slurm.jobs[2], suspended_before=PATIENCE_SUSPENDED)
+    stage.look_for(5)
+    assert not ended_for_suspension(stage)
+    stage.slurm.jobs[2] = replace(stage.slurm.jobs[2], suspended_before=PATIENCE_SUSPENDED + 1)
+    stage.look_for(2)
+    assert ended_for_suspension(stage)
+
+
+def test_a_pod_that_is_ended_when_its_job_runs_again_is_not_told_that_it_is_paid_for() -> None:
+    stage = living()
+    gpu = stage.slurm.jobs[2].gpu
+    suspend(stage)
+    stage.look_for(5)
+    stage.now += PATIENCE_SUSPENDED  # nobody looks meanwhile
+    resume(stage, gpu=gpu)
+    stage.look()
+    assert ended_for_suspension(stage)
+
+
+@pytest.mark.parametrize("ahead", [-1000.0, 5.0])
+def test_a_clock_of_slurmctlds_that_is_wrong_ends_no_pod_too_early(ahead: float) -> None:
+    stage = living()
+    suspend(stage, clock_ahead=ahead)
+    stage.look_for(PATIENCE_SUSPENDED - 2)
+    assert not ended_for_suspension(stage)
+    stage.look_for(10)
+    assert ended_for_suspension(stage)
 
 
 @pytest.mark.parametrize("has", [HeldGpu(0, 2), HeldGpu(1, 1)], ids=["another-gpu", "fewer-shards"])

@@ -47,6 +47,15 @@ def test_only_what_may_have_changed_is_read_again(world: World, jobs: ExternalJo
     assert world.reads["job"] == 2
 
 
+def test_a_suspended_job_is_read_again_for_it_may_have_been_resumed_in_between(
+    world: World, jobs: ExternalJobs
+) -> None:
+    for turned, ran in ((10, 10), (25, 15)):
+        world.add(2, "SUSPENDED", OURS, turned=turned, ran=ran)
+        found = next(job for job in jobs.ours() if job.key.job_id == 2)
+        assert (found.suspended_since, found.suspended_before) == (turned, turned - ran)
+
+
 def test_cost_does_not_grow_with_foreign_jobs(world: World, jobs: ExternalJobs) -> None:
     for job_id in range(100, 2100):
         world.add(job_id, "RUNNING")

@@ -108,6 +108,27 @@ def test_what_a_job_asks_for_is_read() -> None:
     assert (seen.gres, seen.nodes, seen.cpus, seen.memory) == ("gres/shard:7", 1, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("state", "turned", "ran", "since", "before"),
+    [  # as one job of 1,000 s of the epoch was seen, suspended at 10, 19 and 29 s for 5, 6 and 7 s
+        ("RUNNING", 0, 0, None, 0),
+        ("SUSPENDED", 1010, 10, 1010, 0),
+        ("RUNNING", 1015, 10, None, 5),
+        ("SUSPENDED", 1019, 14, 1019, 5),
+        ("RUNNING", 1025, 14, None, 11),
+        ("SUSPENDED", 1029, 18, 1029, 11),
+        ("RUNNING", 1036, 18, None, 18),
+    ],
+)
+def test_suspensions_add_up(state: str, turned: int, ran: int, since: float | None, before: float) -> None:
+    start, suspend, ran_for = (wire.Number(True, False, n) for n in (1000, turned, ran))
+    entry = wire.JobEntry(
+        7, [state], wire.StepId("s"), wire.Number(), start_time=start, suspend_time=suspend, pre_sus_time=ran_for
+    )
+    seen = wire.job(entry)
+    assert (seen.suspended_since, seen.suspended_before) == (since, before)
+
+
 def test_a_job_from_before_sluids_is_known_by_its_submit_time() -> None:
     entry = wire.JobEntry(7, ["RUNNING"], wire.StepId(), wire.Number(True, False, 1_795_974_241))
     assert wire.job(entry).key == JobKey(7, "1795974241")
