@@ -34,7 +34,8 @@ NEXT = """\
 The lab still runs. Try next:
   # kubectl and dynamig talk to the lab
   eval "$(.venv/bin/python -m lab env --dir {dir})"
-  # a namespace whose pods are paid for in Slurm, and the notebook in it
+  # a namespace whose pods are paid for in Slurm (here by the lab's default account, in dynamig-demo by alice: see
+  # {dir}/bridge/bridge.yaml), and the notebook in it
   kubectl create namespace mine
   kubectl label namespace mine dynamig.io/scheduler=slurm
   kubectl -n mine apply -f examples/manifests/1-notebook.yaml

@@ -139,7 +139,7 @@ def _in_state(of: ClaimSet, job: Job | None, world: World, choose: Chooser) -> t
             return _running(of, running, world, choose)
         case ((HoldState.COMMITTED | HoldState.VERIFIED | HoldState.LIVE), Job() as paying):
             decided = committed.decide(of, paying, world)
-            return decided if any(isinstance(a, EndPod) for a in decided) else (*decided, *_paid(of, paying))
+            return decided if any(isinstance(a, EndPod) for a in decided) else (*decided, *_paid(of, paying, world))
         case HoldState.BARE, _:
             return committed.bare(of, job, world)
         case ((HoldState.ENDING | HoldState.RELEASED), _):
@@ -148,11 +148,16 @@ def _in_state(of: ClaimSet, job: Job | None, world: World, choose: Chooser) -> t
             return _planned(of, job, world, choose)
 
 
-def _paid(of: ClaimSet, job: Job) -> tuple[Action, ...]:
-    """Good news for pods that may run."""
+def _paid(of: ClaimSet, job: Job, world: World) -> tuple[Action, ...]:
+    """Good news for pods that may run; but those whose devices a driver that fell silent has yet to make, wait."""
     pods = tuple(p for p in of.pods if not p.gated)
-    told = Tell(replace(of, pods=pods), names.PAID, f"Slurm job {job.key.job_id} on node {job.node} pays for it")
-    return (told,) if of.verified and pods and not job.suspended else ()
+    if not (of.verified and pods) or job.suspended:
+        return ()
+    paid, node = f"Slurm job {job.key.job_id} on node {job.node} pays for it", world.node_of(job.node)
+    unmade = any(not claim.view.devices_status for claim in of.claims)
+    if node is not None and not node.fresh and unmade:
+        return (Tell(replace(of, pods=pods), names.NODE_NOT_READY, f"{paid}, but {node.why_not}"),)
+    return (Tell(replace(of, pods=pods), names.PAID, paid),)
 
 
 def decide_job(job: Job, of: ClaimSet | None, world: World) -> tuple[Action, ...]:
@@ -361,7 +366,7 @@ def _running(of: ClaimSet, job: Job, world: World, choose: Chooser) -> tuple[Act
     node = world.node_of(job.node)
     if node is None or not node.ready:
         why = "it is not managed" if node is None else node.why_not
-        return (Tell(of, "NodeNotReady", f"job {job.key.job_id} runs on {job.node}, but {why}"),)
+        return (Tell(of, names.NODE_NOT_READY, f"job {job.key.job_id} runs on {job.node}, but {why}"),)
     if job.changed:
         return _changed(of, job, world)
     if leaves := _leaves(of, job, node, world):

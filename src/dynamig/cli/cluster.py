@@ -14,7 +14,7 @@ from lightkube import Client
 
 from dynamig.cli import view
 from dynamig.cli.asked import Asked
-from dynamig.cli.complaints import NOT_PREPARED, complaints, unprepared, with_complaints
+from dynamig.cli.complaints import NOT_PREPARED, complaints, unprepared, warnings, with_complaints
 from dynamig.cli.holdings import Holding, Name
 from dynamig.cli.nodes import Object, Reports, by_name
 from dynamig.cli.unclaimed import unclaimed
@@ -61,7 +61,7 @@ class Cluster:
     def views(self, driver: str) -> Sequence[view.GpuView]:
         ending = {_name(p) for p in self.pods or () if p["metadata"].get("deletionTimestamp") or is_over(p)}
         views = view.gpu_views(self.slices, self.claims, driver, self.reports, ending)
-        return with_complaints(views, complaints(self.events, self.pods))
+        return with_complaints(views, complaints(self.events, self.pods), warnings(self.pods or ()))
 
     def waiting(self, driver: str) -> Sequence[Holding]:
         """By namespace, claim and pod."""

@@ -1,4 +1,5 @@
-"""What kubelets complain of while a pod waits for devices that are chosen: their events. Pure, from API objects.
+"""What is said of pods that have devices: what kubelets complain of while those are not made, and what the bridge to
+Slurm has told them, bad news only. Pure, from API objects.
 
 A driver that is dead or hangs reports nothing; the kubelet that asks it does, at once. Seen with Kubernetes 1.37.
 """
@@ -11,6 +12,7 @@ from typing import Any
 
 from dynamig.cli.holdings import Holding, HoldingState, Name
 from dynamig.cli.view import GpuView
+from dynamig.protocol import names
 
 Object = Mapping[str, Any]
 
@@ -41,13 +43,30 @@ def _when(event: Object) -> str:
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp", ""))
 
 
-def with_complaints(views: Iterable[GpuView], told: Mapping[Name, str]) -> list[GpuView]:
-    """The views, with what kubelets say as the reason of devices that are only allocated."""
-    return [replace(v, holdings=tuple(_with_reason(h, told) for h in v.holdings)) for v in views]
+def warnings(pods: Iterable[Object]) -> dict[Name, str]:
+    """What the bridge has told each pod, unless all is well with it."""
+    conditions = (
+        ((p["metadata"]["namespace"], p["metadata"]["name"]), c)
+        for p in pods
+        for c in (p.get("status") or {}).get("conditions") or ()
+    )
+    return {
+        pod: str(c.get("message", ""))
+        for pod, c in conditions
+        if c["type"] == names.CONDITION and c.get("reason") not in names.NO_TROUBLE
+    }
 
 
-def _with_reason(holding: Holding, told: Mapping[Name, str]) -> Holding:
-    if holding.state is not HoldingState.ALLOCATED or holding.reason:
+def with_complaints(
+    views: Iterable[GpuView], complained: Mapping[Name, str], warned: Mapping[Name, str]
+) -> list[GpuView]:
+    """The views, with what the bridge says as the reason of devices, else what kubelets say of those only allocated."""
+    return [replace(v, holdings=tuple(_with_reason(h, complained, warned) for h in v.holdings)) for v in views]
+
+
+def _with_reason(holding: Holding, complained: Mapping[Name, str], warned: Mapping[Name, str]) -> Holding:
+    if holding.reason or holding.state is HoldingState.LEAVING:
         return holding
-    words = (told.get((holding.namespace, pod), "") for pod in holding.pods)
+    told = [warned, complained] if holding.state is HoldingState.ALLOCATED else [warned]
+    words = (said.get((holding.namespace, pod), "") for said in told for pod in holding.pods)
     return replace(holding, reason=next(filter(None, words), ""))

@@ -38,8 +38,8 @@ class HoldingState(Enum):
 
 STATES: Mapping[HoldingState, str] = {
     HoldingState.WAITING: "a pod waits for a device; the reason is Slurm's, the scheduler's, or what is not there",
-    HoldingState.ALLOCATED: "the device is chosen and not reported ready; the reason is what the kubelet complains of",
-    HoldingState.READY: "the driver made the device and containers can use it",
+    HoldingState.ALLOCATED: "the device is chosen and not made; the reason is what the bridge or the kubelet says",
+    HoldingState.READY: "the driver made the device and containers can use it; a reason is bad news of the bridge's",
     HoldingState.FAILED: "the driver could not make it and says why; the kubelet tries again",
     HoldingState.LEAVING: "its pods or the claim end; the device may still be on the GPU and is not given to anybody",
     HoldingState.ADMIN: "looks at the device (adminAccess) and holds nothing",
@@ -53,9 +53,9 @@ class Holding:
     `claim`: empty where a pod waits and has none. `node`: None if nothing names it. `gpu`: UUID of the physical GPU.
     `profile`: None for the full GPU, UNKNOWN_PROFILE if neither slices nor the claim tell, empty while the claim waits.
     `memory_slices`: those of the GPU that are taken, ascending; empty where the GPU has none or they are not known.
-    `reason`: why it failed or waits, or what keeps an allocated one from being ready. `uuid`: of the MIG device, or of
-    the full GPU; known once it is ready. `job`: id of the Slurm job that pays, as the bridge noted it; None without
-    Slurm, and while no job runs.
+    `reason`: why it failed or waits, what keeps an allocated one from being ready, or what threatens it. `uuid`: of
+    the MIG device, or of the full GPU; known once it is ready. `job`: id of the Slurm job that pays, as the bridge
+    noted it; None without Slurm, and while no job runs.
     """
 
     namespace: str

@@ -63,6 +63,9 @@ PAID: Final = "Paid"
 SLURM_REFUSED: Final = "SlurmRefused"
 """Reason of that condition: Slurm refused the job, in its own words; it is submitted again after a while."""
 
+NODE_NOT_READY: Final = "NodeNotReady"
+"""Reason of that condition: the pod's Slurm job runs where no driver can make its devices now."""
+
 HOLD_SUSPENDED: Final = "HoldSuspended"
 """Reason of that condition: the pod's Slurm job is suspended."""
 

@@ -139,7 +139,29 @@ def test_a_node_that_is_not_ready_is_asked_for_nothing_and_given_nothing() -> No
     stage.not_ready = set(NODES)
     stage.look_for(5)
     assert stage.devices("a") == []
-    assert stage.sets.told["a"][-1][0] == "NodeNotReady"
+    assert stage.sets.told["a"][-1][0] == names.NODE_NOT_READY
+
+
+def test_a_paid_pod_whose_device_is_not_made_is_told_that_the_driver_is_silent() -> None:
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.look_for(3)
+    assert stage.sets.told["a"][-1][0] == names.PAID
+    stage.not_ready = set(NODES)
+    stage.look()
+    reason, message = stage.sets.told["a"][-1]
+    assert reason == names.NODE_NOT_READY
+    assert message.endswith("pays for it, but its driver does not report")
+    stage.not_ready = set()
+    stage.settle()
+    assert stage.sets.told["a"][-1][0] == names.PAID
+    (claim,) = stage.sets.claims.values()
+    claim["status"]["devices"] = [
+        {"driver": names.DRIVER_NAME, "pool": "p", "device": "d"}
+    ]  # made: it needs no driver now
+    stage.not_ready = set(NODES)
+    stage.look_for(3)
+    assert stage.sets.told["a"][-1][0] == names.PAID
 
 
 def test_a_claim_that_is_being_deleted_gets_no_device() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from dynamig.cli.complaints import NOT_PREPARED, complaints, unprepared, with_complaints
+from dynamig.cli.complaints import NOT_PREPARED, complaints, unprepared, warnings, with_complaints
 from dynamig.cli.view import gpu_views
+from dynamig.protocol import names
 from tests.unit.cli.cluster import Object, claim, device, pool, ready, slices
 
 GPU = pool()
@@ -17,8 +20,14 @@ def event(message: str, at: str = "04:39:16", *, uid: str = "u", reason: str = N
     return {"reason": reason, "message": message, "lastTimestamp": f"2026-11-30T{at}Z", "involvedObject": about}
 
 
-def reasons(held: Object, events: list[Object]) -> list[str]:
-    views = with_complaints(gpu_views(slices(GPU), [held]), complaints(events, None))
+def told(reason: str, message: str) -> Object:
+    """A pod with the bridge's condition."""
+    condition = {"type": names.CONDITION, "status": "True", "reason": reason, "message": message}
+    return {"metadata": {"namespace": "ml", "name": "p"}, "status": {"conditions": [condition]}}
+
+
+def reasons(held: Object, events: list[Object], pods: list[Object] | None = None) -> list[str]:
+    views = with_complaints(gpu_views(slices(GPU), [held]), complaints(events, None), warnings(pods or []))
     return [h.reason for v in views for h in v.holdings]
 
 
@@ -31,6 +40,15 @@ def test_an_allocated_device_has_the_kubelets_last_words() -> None:
 
 def test_a_ready_device_has_no_complaint() -> None:
     assert reasons(ready(claim("c", [SMALL], pods=["p"]), [SMALL]), [event("refused")]) == [""]
+
+
+@pytest.mark.parametrize("make", [lambda c: c, lambda c: ready(c, [SMALL])], ids=["allocated", "ready"])
+def test_what_the_bridge_warns_of_comes_first(make: Callable[[Object], Object]) -> None:
+    held = make(claim("c", [SMALL], pods=["p"]))
+    suspended = told(names.HOLD_SUSPENDED, "it is suspended")
+    assert reasons(held, [event("refused")], [suspended]) == ["it is suspended"]
+    assert "it is suspended" not in reasons(held, [], [told(names.PAID, "it is suspended")])
+    assert reasons(held, [], [{**suspended, "metadata": {"namespace": "ml", "name": "another"}}]) == [""]
 
 
 def test_an_earlier_pod_of_the_same_name_is_another() -> None:
