@@ -25,7 +25,7 @@ from dynamig.testing.emulator import layout
 from dynamig.testing.emulator.node import files_of, locked, read_node, replace
 
 _N = r"[0-9]{1,15}"
-_LINE = re.compile(rf"(?P<at>{_N}(\.{_N})?)\s+gpu(?P<gpu>{_N})(@(?P<start>{_N}))?(?P<levels>(\s+\w+={_N})+)")
+_LINE = re.compile(rf"(?P<at>[0-9]{{1,30}}(\.{_N})?)\s+gpu(?P<gpu>{_N})(@(?P<start>{_N}))?(?P<levels>(\s+\w+={_N})+)")
 _ABSOLUTE = ("used", "celsius", "milliwatt")
 """Keys that are not shares of 100."""
 
