@@ -112,7 +112,6 @@ def changed(tmp_path: Path, **fields: object) -> Path:
             {"nvml_profile": 0, "id": n, "compute_slices": 1, "sms": 14, "max_instances": 1, "starts": [0]}
             for n in (0, 1)
         ]}, "1g.6gb: two compute profiles have the NVML constant 0"),
-        ({"profile0__name": ""}, "a name is empty"),
         ({"profile0__name": "5"}, "the name 5 would be taken for an id"),
         ({"pci_devices": [{"id": "0x12341002"}]}, "pci_devices: 0x12341002 is none of NVIDIA's"),
         ({"total_compute_slices": 2}, "4g.24gb: 1 x 4 compute slices, of the GPU's 2"),

@@ -49,10 +49,9 @@ def _repeated(values: Iterable[T]) -> list[T]:
 
 
 def _unusable_names(model: GpuModel) -> Iterator[str]:
-    """Clients print names in lines of text. Other odd characters stay: a client has to live with what NVML says."""
+    """Clients print names in lines of text. Other odd characters stay, and empty names: a client has to live with what
+    NVML says."""
     for name in (model.product, *(p.name for p in model.profiles)):
-        if not name:
-            yield "a name is empty"
         if not name.isprintable():
             yield f"the name {name!r} has a character that cannot be printed"
     yield from (f"the name {p.name} would be taken for an id" for p in model.profiles if p.name.isdecimal())
