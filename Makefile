@@ -57,7 +57,7 @@ slurm: venv emulator ## Pods paid for in Slurm beside native jobs, in a lab of i
 	DYNAMIG_SLURM_LAB_DIR=$(SLURM_LAB) $(PYTEST) tests/slurm -m "$(SLURM_TESTS)" -v --durations=5 --timeout=420
 	$(PYTHON) -m lab down --dir $(SLURM_LAB)
 
-soak: venv emulator ## The emulator for about an hour: a million operations with kills, and under sanitizers
+soak: venv emulator ## The emulator for some ten minutes: a million operations with kills, and under sanitizers
 	$(SOAK) $(PYTEST) tests/integration/emulator/test_every_set.py tests/integration/emulator/test_soak.py \
 	    tests/integration/emulator/test_sanitizers.py -v --durations=10
 
