@@ -20,6 +20,8 @@ from tests.e2e.cluster import Cluster, mig, until
 from tests.slurm.stage import SLEEPS
 from tests.slurm.test_main_job import native_state
 
+pytestmark = pytest.mark.timeout(420)
+
 NODE = "n1"
 A_MINUTE = 60.0
 OVER = A_MINUTE + WATCH_S
