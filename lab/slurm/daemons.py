@@ -118,11 +118,20 @@ def resume(layout: Layout, node: str) -> None:
 
     Raises Unavailable also where slurmctld says nothing of the node: without a controller scontrol succeeds, silently.
     """
+    if not _is_drained(layout, node):
+        return
+    try:
+        clients.run_as(layout, "root", ("scontrol", "update", f"nodename={node}", "state=resume"))
+    except Unavailable:  # Slurm refuses it for a node that is not drained: the bridge ends drains of its own meanwhile
+        if _is_drained(layout, node):
+            raise
+
+
+def _is_drained(layout: Layout, node: str) -> bool:
     nodes = json.loads(clients.run_as(layout, "root", ("scontrol", "--json", "show", "node", node)))["nodes"]
     if not nodes:
         raise Unavailable("NO_ANSWER", f"slurmctld says nothing of node {node}", "is it running?")
-    if "DRAIN" in nodes[0]["state"]:
-        clients.run_as(layout, "root", ("scontrol", "update", f"nodename={node}", "state=resume"))
+    return "DRAIN" in nodes[0]["state"]
 
 
 def control_daemons(layout: Layout, spec: LabSpec) -> tuple[Daemon, ...]:
