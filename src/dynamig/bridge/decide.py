@@ -178,7 +178,7 @@ def decide_job(job: Job, of: ClaimSet | None, world: World) -> tuple[Action, ...
 def _is_empty(job: Job, world: World) -> bool:
     """The node's driver, reporting now, lists no claim of the job: only its positive word counts (I6), or an
     administrator's, that the node is powered off. Where two say that they are that node, the word of both."""
-    nodes = [n for n in world.nodes.values() if n.slurm == job.node]
+    nodes = () if job.node is None else world.of_slurm().get(job.node, ())
     return bool(nodes) and all(n.gone or (n.fresh and not (n.claims & job.purpose.claims)) for n in nodes)
 
 

@@ -176,14 +176,12 @@ class World:
         return _noted(self.claims).get(set_uid, ())
 
     def node_of(self, slurm: SlurmNodeName | None) -> NodeView | None:
-        return None if slurm is None else _by_slurm(self.nodes).get(slurm)
+        views = () if slurm is None else _by_slurm(self.nodes).get(slurm, ())
+        return views[-1] if views else None
 
     def of_slurm(self) -> Mapping[SlurmNodeName, Sequence[NodeView]]:
         """Nodes by their name in Slurm: two where two say that they are the same one."""
-        found: dict[SlurmNodeName, list[NodeView]] = {}
-        for node in self.nodes.values():
-            found.setdefault(node.slurm, []).append(node)
-        return found
+        return _by_slurm(self.nodes)
 
     def promising(self, devices: Mapping[str, tuple[NotedDevice, ...]], node: SlurmNodeName, cost: int) -> World:
         """The picture after `devices` were decided on, for `cost` shards on their GPU."""
@@ -229,8 +227,11 @@ def _noted(claims: Mapping[str, SetClaim]) -> Mapping[str, tuple[SetClaim, ...]]
 
 
 @by_identity(keep=1)
-def _by_slurm(nodes: Mapping[str, NodeView]) -> Mapping[SlurmNodeName, NodeView]:
-    return {node.slurm: node for node in nodes.values()}
+def _by_slurm(nodes: Mapping[str, NodeView]) -> Mapping[SlurmNodeName, Sequence[NodeView]]:
+    found: dict[SlurmNodeName, list[NodeView]] = {}
+    for node in nodes.values():
+        found.setdefault(node.slurm, []).append(node)
+    return found
 
 
 def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:

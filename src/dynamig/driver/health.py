@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import structlog
 
@@ -14,12 +13,9 @@ from dynamig.driver.loans import UNREADABLE
 from dynamig.errors import DynamigError, Unavailable
 from dynamig.mig import GpuUuid
 from dynamig.protocol.gpus import Gpus
-from dynamig.protocol.outages import Outages, after_boot, next_outages, outages_from_json, outages_to_json
+from dynamig.protocol.outages import ALL_ANSWER, Outages, after_boot, next_outages, outages_from_json, outages_to_json
 
 log = structlog.get_logger(__name__)
-
-
-NONE: Mapping[GpuUuid, str] = MappingProxyType({})
 
 
 class OutageFile:
@@ -70,7 +66,7 @@ class Health:
         return frozenset(gpu for gpu, outage in self._outages.items() if outage.silent)
 
     def look(
-        self, known: Iterable[GpuUuid], answering: Collection[GpuUuid], unread: Mapping[GpuUuid, str] = NONE
+        self, known: Iterable[GpuUuid], answering: Collection[GpuUuid], unread: Mapping[GpuUuid, str] = ALL_ANSWER
     ) -> bool:
         """The outages are those of now; whether they changed. `known`: GPUs that the node has, as far as anybody was
         told; `answering`: those that were just read; `unread`: others that were asked, with what was heard."""

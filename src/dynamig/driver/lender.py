@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import structlog
 
@@ -38,6 +37,7 @@ from dynamig.protocol.loans import (
     used_but_for,
     why_it_stands,
 )
+from dynamig.protocol.outages import ALL_ANSWER
 from dynamig.protocol.seen import Seen, Unknown
 
 log = structlog.get_logger(__name__)
@@ -47,9 +47,6 @@ POLL = 0.5
 
 ASK_AGAIN = 5.0
 """Seconds for which slurmctld is not asked again about the same loan by those who wait for it."""
-
-
-NOTHING: Mapping[GpuUuid, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +308,7 @@ class Lender:
 
     # -- the map ---------------------------------------------------------------------------------------------
 
-    def remap(self, readings: Iterable[GpuReading], unread: Mapping[GpuUuid, str] = NOTHING) -> bool:
+    def remap(self, readings: Iterable[GpuReading], unread: Mapping[GpuUuid, str] = ALL_ANSWER) -> bool:
         """The device map is as P6 wants it for the GPUs that were read now, and those that were not (`unread` of
         `NvmlGpus`); whether anything of it is new."""
         return self._maps.remap(readings, unread)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from dynamig.mig import GpuUuid
@@ -29,6 +30,9 @@ class Outage:
 
 
 Outages = Mapping[GpuUuid, Outage]
+
+ALL_ANSWER: Mapping[GpuUuid, str] = MappingProxyType({})
+"""What is heard of silent GPUs where there are none."""
 
 
 def next_outages(before: Outages, silent: Mapping[GpuUuid, str], now: int, watch: int) -> dict[GpuUuid, Outage]:

@@ -16,7 +16,7 @@ from dynamig.cdi import ContainerEdits
 from dynamig.driver.catalog import build
 from dynamig.driver.claims import ClaimService
 from dynamig.driver.config import GpuPolicies, GpuPolicy, Policy, load
-from dynamig.driver.lender import NOTHING, Lender, Slurm
+from dynamig.driver.lender import Lender, Slurm
 from dynamig.driver.loans import LoanFiles, MapFile
 from dynamig.driver.map_source import given_for
 from dynamig.driver.outside import Guards, Node
@@ -28,6 +28,7 @@ from dynamig.protocol.device_map import DeviceMap, Given
 from dynamig.protocol.gpus import GpuReading, MigMode
 from dynamig.protocol.lifecycle import State
 from dynamig.protocol.loans import LAUNCH_S, Borrower, JobFacts, Loan, NodeFacts, check_apart
+from dynamig.protocol.outages import ALL_ANSWER
 from dynamig.protocol.records import ClaimRecord
 from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 from dynamig.testing.fakes import FakeGpus
@@ -86,7 +87,7 @@ class SlurmNode:
         self,
         readings: tuple[GpuReading, ...] | None = None,
         *,
-        unread: Mapping[GpuUuid, str] = NOTHING,
+        unread: Mapping[GpuUuid, str] = ALL_ANSWER,
         settled: bool = True,
     ) -> None:
         bench, guards = self.bench, Guards()
