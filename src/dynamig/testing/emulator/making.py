@@ -13,6 +13,7 @@ from pathlib import Path
 from dynamig.errors import Conflict, Refused
 from dynamig.testing.emulator import layout, tree
 from dynamig.testing.emulator.model import ComputeProfile, GpuModel, Profile
+from dynamig.testing.emulator.model_rules import side_by_side
 
 _NAMESPACE = uuid.UUID("9d1c5a6e-3f0b-5b60-8d55-5b1f6a0c7e21")
 _BRAND_NVIDIA = 14  # NVML_BRAND_NVIDIA: what data-centre parts have reported since R450
@@ -155,19 +156,11 @@ def _capability_table(models: list[GpuModel]) -> tuple[int, int]:
     gis, cis = _KERNEL_CAP_GIS, _KERNEL_CAP_CIS
     for model in models:
         for profile in model.profiles:
-            side_by_side = model.memory_slices // profile.memory_slices
-            gis = max(gis, 2 * (1 << (side_by_side - 1).bit_length()) - 1)
-            cis = max(cis, _at_once(profile))
+            tightly = model.memory_slices // profile.memory_slices
+            gis = max(gis, 2 * (1 << (tightly - 1).bit_length()) - 1)
+            cuts = ((start, c.compute_slices) for c in profile.compute_profiles for start in c.starts)
+            cis = max(cis, side_by_side(cuts))
     return gis, cis
-
-
-def _at_once(profile: Profile) -> int:
-    """How many compute instances, of whatever profiles, live beside one another: the one that ends first, and so on."""
-    count, free_from = 0, 0
-    for end, start in sorted((start + c.compute_slices, start) for c in profile.compute_profiles for start in c.starts):
-        if start >= free_from:
-            count, free_from = count + 1, end
-    return count
 
 
 def _head(plan: Plan, branch: int, majors: tree.Majors, gis: int, cis: int, *, character: bool) -> layout.NodeHead:

@@ -61,7 +61,7 @@ def _more_than_there_is(profile: Profile, model: GpuModel) -> Iterator[str]:
     """What one instance takes, and as many as the profile lets live side by side, against what the GPU has."""
     if profile.max_instances == 0:
         yield f"{profile.name}: max_instances 0 is a profile that nobody can use: leave it out"
-    most = max(1, min(profile.max_instances, side_by_side(profile.starts, profile.memory_slices)))
+    most = max(1, min(profile.max_instances, side_by_side((start, profile.memory_slices) for start in profile.starts)))
     for what, one, there in (
         ("compute slices", profile.compute_slices, model.compute_slices),
         ("multiprocessors", profile.multiprocessors, model.multiprocessors),
@@ -71,12 +71,12 @@ def _more_than_there_is(profile: Profile, model: GpuModel) -> Iterator[str]:
             yield f"{profile.name}: {most} x {one} {what}, of the GPU's {there}"
 
 
-def side_by_side(starts: Iterable[int], size: int) -> int:
-    """How many placements of this size do not overlap: the first that fits, again and again, is the most."""
+def side_by_side(placements: Iterable[tuple[int, int]]) -> int:
+    """How many of these (start, size) fit beside one another: the one that ends first, again and again, is the most."""
     count, free_from = 0, 0
-    for start in sorted(starts):
+    for end, start in sorted((start + size, start) for start, size in placements):
         if start >= free_from:
-            count, free_from = count + 1, start + size
+            count, free_from = count + 1, end
     return count
 
 
@@ -111,7 +111,7 @@ def _wrong_cuts(profile: Profile) -> Iterator[str]:
         where = f"{profile.name}: compute profile {inside.id}"
         if inside.multiprocessors > profile.multiprocessors:
             yield f"{where}: {inside.multiprocessors} multiprocessors, of {profile.multiprocessors}"
-        fitting = side_by_side(inside.starts, inside.compute_slices)
+        fitting = side_by_side((start, inside.compute_slices) for start in inside.starts)
         if inside.max_instances > fitting:
             yield f"{where}: {inside.max_instances} instances, of which {fitting} fit beside one another"
         if len(set(inside.starts)) < len(inside.starts):
