@@ -190,6 +190,12 @@ class Stage:
         """State of each set's latest job."""
         return {j.identity.set_uid: j.state for j in self.slurm.jobs.values()}
 
+    def take_all_gpus(self) -> None:
+        """Native jobs have every GPU."""
+        for node in NODES:
+            for index in range(2):
+                assert self.slurm.start_native(SlurmNodeName(node), index)
+
     def foreign_on(self, node: str, index: int) -> None:
         """From now on a stranger's instances leave no place on the GPU; Slurm knows nothing of it."""
         self.closed.add(gpu(node, index))

@@ -166,9 +166,7 @@ def test_a_paid_pod_whose_device_is_not_made_is_told_that_the_driver_is_silent()
 
 def test_a_claim_that_is_being_deleted_gets_no_device() -> None:
     stage = Stage()
-    for node in NODES:
-        for index in range(2):
-            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.take_all_gpus()
     stage.sets.create_claim("shared", wants("1g.10gb"))
     stage.sets.create_pod("a", uses=["shared"])
     stage.look_for(2)
@@ -183,9 +181,7 @@ def test_a_claim_that_is_being_deleted_gets_no_device() -> None:
 def test_a_claim_that_somebody_else_allocated_is_not_taken_for_one_that_never_had_a_device() -> None:
     """Of devices that the bridge did not choose it knows no node that could say that they are gone."""
     stage = Stage()
-    for node in NODES:
-        for index in range(2):
-            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.take_all_gpus()
     stage.sets.create_pod("a", wants("1g.10gb"))
     stage.settle()
     claim = stage.sets.claims["a-0"]
@@ -228,9 +224,7 @@ def test_pods_fill_the_gpus_without_overlap_and_the_next_one_waits_with_slurms_r
 
 def test_a_native_job_keeps_its_gpu_and_a_pod_waits_for_it() -> None:
     stage = Stage()
-    for node in NODES:
-        for index in range(2):
-            assert stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.take_all_gpus()
     stage.sets.create_pod("a", wants("7g.80gb"))
     stage.settle()
     assert stage.devices("a") == []
@@ -305,9 +299,7 @@ def test_a_live_hold_that_somebody_ends_ends_its_pod_with_the_reason(ending: End
 
 def test_a_pod_deleted_while_it_waits_leaves_nothing() -> None:
     stage = Stage()
-    for node in NODES:
-        for index in range(2):
-            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.take_all_gpus()
     stage.sets.create_pod("a", wants("1g.10gb"))
     stage.settle()
     stage.sets.pods["a"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -479,9 +471,7 @@ def test_a_pod_that_kube_scheduler_cannot_place_is_committed_thrice_and_then_hel
 
 def test_a_gated_pod_that_is_deleted_by_force_leaves_nothing() -> None:
     stage = Stage()
-    for node in NODES:
-        for index in range(2):
-            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.take_all_gpus()
     stage.sets.create_pod("a", wants("1g.10gb"))
     stage.settle()
     stage.sets.force_delete_pod("a")

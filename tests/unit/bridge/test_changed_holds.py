@@ -9,16 +9,14 @@ from dynamig.bridge.decide import PATIENCE_CHANGED
 from dynamig.protocol import names
 from dynamig.protocol.identity import JobKey
 from dynamig.protocol.seen import Seen
-from dynamig.protocol.slurm_jobs import Ending, Job, JobState, SlurmNodeName
-from tests.unit.bridge.stage import NODES, Stage, wants
+from dynamig.protocol.slurm_jobs import Ending, Job, JobState
+from tests.unit.bridge.stage import Stage, wants
 
 
 def waiting(profile: str = "2g.20gb") -> Stage:
     """A pod whose hold waits for native jobs, which have every GPU."""
     stage = Stage()
-    for node in NODES:
-        for index in range(2):
-            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.take_all_gpus()
     stage.sets.create_pod("a", wants(profile))
     stage.settle()
     return stage

@@ -63,9 +63,7 @@ def test_what_slurm_refuses_is_told_in_its_words_and_asked_again_after_a_while()
 
 def test_a_pod_is_told_once_for_each_change() -> None:
     stage = Stage()
-    for node in NODES:
-        for index in range(2):
-            assert stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.take_all_gpus()
     stage.sets.create_pod("a", wants("1g.10gb"))
     for _ in range(10):
         stage.look()
@@ -148,9 +146,7 @@ def test_where_two_nodes_say_that_they_are_one_both_must_be_empty() -> None:
 
 def test_a_gated_pod_that_is_deleted_goes_at_once_and_leaves_neither_claim_nor_job() -> None:
     stage = Stage()
-    for node in NODES:
-        for index in range(2):
-            assert stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.take_all_gpus()
     stage.sets.create_pod("a", wants("1g.10gb"))
     stage.settle()
     del stage.sets.pods["a"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dynamig.protocol.identity import Role
 from dynamig.protocol.slurm_jobs import TOP_PRIORITY, JobState, SlurmNodeName
-from tests.unit.bridge.stage import NODES, Stage, wants
+from tests.unit.bridge.stage import Stage, wants
 
 N1 = SlurmNodeName("n1")
 
@@ -66,9 +66,7 @@ def test_a_free_gpu_that_has_a_place_is_never_filled() -> None:
 
 def test_a_hold_that_waited_and_starts_where_it_has_no_place_keeps_its_place_in_the_queue() -> None:
     stage = Stage()
-    for node in NODES:
-        for index in range(2):
-            stage.slurm.start_native(SlurmNodeName(node), index)
+    stage.take_all_gpus()
     stage.sets.create_pod("wide", wants("3g.40gb"))
     stage.settle()
     first = stage.slurm.jobs[1]
