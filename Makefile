@@ -7,6 +7,10 @@ PYTHON ?= .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 LAB_ARGS ?=
 SLURM_LAB ?= .lab-slurm
+SLURM_LABS := $(SLURM_LAB) $(SLURM_LAB)-2
+WORKERS ?= 2
+# Tests side by side; those of one file stay together, for what they build once.
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
 
 # `lab env` exports this for people, of any lab; targets have theirs whatever a shell says, unless told on make's command line.
 ifneq ($(origin DYNAMIG_LAB_DIR),command line)
@@ -38,13 +42,13 @@ lint: venv ## Style, types, layers
 	.venv/bin/lint-imports --no-logo
 
 unit: venv emulator ## Decisions on values and fakes, nothing outside the process
-	$(PYTEST) tests/unit -q
+	$(PYTEST) tests/unit -q $(SIDE_BY_SIDE)
 
 property: venv emulator ## Random geometries, claims and orders against models
-	$(PYTEST) tests/property -q
+	$(PYTEST) tests/property -q $(SIDE_BY_SIDE)
 
 integration: venv emulator ## Adapters and emulator against real NVML clients, sockets and processes
-	$(PYTEST) tests/contract tests/integration -q
+	$(PYTEST) tests/contract tests/integration -q $(SIDE_BY_SIDE)
 
 SOAK := DYNAMIG_EMULATOR_OPERATIONS=1000000 DYNAMIG_EMULATOR_SETS=1000000 \
     DYNAMIG_EMULATOR_ASAN_OPERATIONS=100000 DYNAMIG_EMULATOR_TSAN_OPERATIONS=20000
@@ -52,10 +56,11 @@ e2e: venv emulator lab-up ## Pods and jobs in the lab, with faults
 	$(PYTEST) tests/e2e -v --durations=10 --timeout=420  # the kubelet retries after 80 s
 
 SLURM_TESTS ?= not soak
-slurm: venv emulator ## Pods paid for in Slurm beside native jobs, in a lab of its own that ends with it
-	$(PYTHON) -m lab up --dir $(SLURM_LAB) --slurm-hooks deploy/slurm
-	DYNAMIG_SLURM_LAB_DIR=$(SLURM_LAB) $(PYTEST) tests/slurm -m "$(SLURM_TESTS)" -v --durations=5 --timeout=420
-	$(PYTHON) -m lab down --dir $(SLURM_LAB)
+slurm: venv emulator ## Pods paid for in Slurm beside native jobs, in two labs that end with it: the tests mostly wait
+	for lab in $(SLURM_LABS); do $(PYTHON) -m lab up --dir $$lab --slurm-hooks deploy/slurm || exit 1; done
+	DYNAMIG_SLURM_LAB_DIR=$(SLURM_LAB):$(SLURM_LAB)-2 $(PYTEST) tests/slurm -m "$(SLURM_TESTS)" -v --durations=5 --timeout=420 \
+	    -n $(words $(SLURM_LABS)) --dist worksteal
+	for lab in $(SLURM_LABS); do $(PYTHON) -m lab down --dir $$lab || exit 1; done
 
 soak: venv emulator ## The emulator for some ten minutes: a million operations with kills, and under sanitizers
 	$(SOAK) $(PYTEST) tests/integration/emulator/test_every_set.py tests/integration/emulator/test_soak.py \
@@ -68,9 +73,9 @@ slurm-soak: slurm ## The stories of faults that `make slurm` leaves out for thei
 lab-up: venv emulator ## Real etcd, Kubernetes and two nodes with emulated GPUs; continues where it stopped
 	$(PYTHON) -m lab up $(LAB_ARGS)
 
-lab-down: venv ## Everything of both labs is gone: processes, mounts, namespaces, files
+lab-down: venv ## Everything of all labs is gone: processes, mounts, namespaces, files
 	$(PYTHON) -m lab down $(LAB_ARGS)
-	$(PYTHON) -m lab down --dir $(SLURM_LAB)
+	for lab in $(SLURM_LABS); do $(PYTHON) -m lab down --dir $$lab || exit 1; done
 
 lab-status: venv ## Every daemon of the lab: pid, since when, log, readiness
 	$(PYTHON) -m lab status $(LAB_ARGS)
@@ -99,5 +104,5 @@ venv: .venv/stamp
 	@touch $@
 
 clean: ## Remove build results and the environment (take the lab down first)
-	@for lab in .lab $(SLURM_LAB); do [ ! -e $$lab ] || { echo "a lab is in $$lab: run make lab-down first" >&2; exit 1; }; done
+	@for lab in .lab $(SLURM_LABS); do [ ! -e $$lab ] || { echo "a lab is in $$lab: run make lab-down first" >&2; exit 1; }; done
 	rm -rf $(BUILD) .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,7 @@
-"""A lab in which Slurm and Kubernetes share the GPUs: `make slurm` brings it up with the hooks of `deploy/slurm`."""
+"""A lab in which Slurm and Kubernetes share the GPUs: `make slurm` brings it up with the hooks of `deploy/slurm`.
+
+Tests that run side by side (pytest-xdist) have a lab for each worker.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,19 @@ from lab.lab import Lab
 from lab.slurm.daemons import resume
 from tests.e2e.cluster import NAMESPACE, Cluster, until
 
-FOLDER = Path(os.environ.get("DYNAMIG_SLURM_LAB_DIR") or Path(__file__).parents[2] / ".lab-slurm")
+FOLDERS = (os.environ.get("DYNAMIG_SLURM_LAB_DIR") or str(Path(__file__).parents[2] / ".lab-slurm")).split(":")
+"""Of labs, one for each worker."""
 
 
 @pytest.fixture(scope="session")
-def lab() -> Lab:
-    """Fails, and does not skip, where there is no such lab that is ready."""
-    opened = Lab.open(FOLDER)
+def lab(worker_id: str) -> Lab:
+    """Fails, and does not skip, where there is no such lab that is ready. `worker_id`: gw0, gw1, ..., else master."""
+    worker = int(worker_id.removeprefix("gw")) if worker_id.startswith("gw") else 0
+    assert worker < len(FOLDERS), f"worker {worker} has no lab: DYNAMIG_SLURM_LAB_DIR names {FOLDERS}"
+    opened = Lab.open(Path(FOLDERS[worker]))
     assert opened.spec.lends, "this lab has no hooks of deploy/slurm: its drivers do not lend"
     not_ready = [f"{s.name}: {s.reason}" for s in opened.status() if s.reason is not None]
-    assert not_ready == [], f"the lab is not ready (make slurm-lab): {not_ready}"
+    assert not_ready == [], f"the lab is not ready (make slurm): {not_ready}"
     return opened
 
 
