@@ -131,7 +131,7 @@ def staged(lab: Lab, cluster: Cluster, compose: Compose | None = None) -> Iterat
     findings: list[Findings] = []
     with watched(lab, cluster, compose, findings.append) as stage:
         yield stage
-    assert findings == [Findings((), frozenset())]
+    assert findings == [Findings((), frozenset())], findings
 
 
 @contextmanager
