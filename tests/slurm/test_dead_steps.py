@@ -68,6 +68,29 @@ def test_a_slurmstepd_that_lives_and_does_not_answer_keeps_the_loan_and_plan_say
     until(lambda: nothing_is_lent(cluster), within=2 * PATIENCE)
 
 
+def test_a_job_that_gives_a_node_up_while_no_driver_answers_does_not_keep_its_gpu(lab: Lab, cluster: Cluster) -> None:
+    """Its user may (`NodeList=`), and slurmd runs its epilog there once. The job itself goes on."""
+    job = lab.submit(SLEEPS, "--nodes=2", "--gres=gpu:1", user="alice")
+    until(lambda: lent_to(cluster, job), within=PATIENCE)
+    with cluster.killed_driver(NODE):
+        lab.slurm("scontrol", "update", f"jobid={job}", "nodelist=n1", user="alice")
+        until(lambda: epilog_is_over(lab, job), within=PATIENCE)
+    lent_to(cluster, job)
+    until(lambda: nothing_is_lent(cluster), within=3 * PATIENCE)
+    over(lab, job, "RUNNING")
+    assert [loan["job"]["id"] for loan in loans(cluster, "n1")] == [job]
+
+
+def epilog_is_over(lab: Lab, job: int) -> None:
+    (found,) = lab.slurm_json("scontrol", "show", "job", str(job))["jobs"]
+    assert found["step_id"]["sluid"] not in lab.node(NODE).run("ls", "/run/dynamig/cleared")
+    assert "epilog.d" not in lab.node(NODE).run("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+
+
+def lent_to(cluster: Cluster, job: int) -> None:
+    assert [loan["job"]["id"] for loan in loans(cluster)] == [job]
+
+
 @contextmanager
 def stopped_steps(lab: Lab) -> Iterator[None]:
     to_steps(lab, "STOP")
@@ -101,8 +124,8 @@ def over(lab: Lab, job: int, state: str) -> None:
     assert found["job_state"] == [state]
 
 
-def loans(cluster: Cluster) -> Sequence[dict[str, dict[str, int]]]:
-    found: Sequence[dict[str, dict[str, int]]] = cluster.driver(NODE, "status")["slurm"]["loans"]
+def loans(cluster: Cluster, node: str = NODE) -> Sequence[dict[str, dict[str, int]]]:
+    found: Sequence[dict[str, dict[str, int]]] = cluster.driver(node, "status")["slurm"]["loans"]
     return found
 
 

@@ -20,6 +20,8 @@ from dynamig.slurm import gres
 
 T = TypeVar("T")
 
+UNREADABLE = (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, AttributeError)
+
 
 class SlurmWord(Protocol):
     """What slurmctld says. No call takes longer than `within` seconds, or raises; no answer is Unknown."""
@@ -73,7 +75,7 @@ class Scontrol:
         answer = self._ask(within, "node", name)
         for node in answer["nodes"]:
             if node["name"] == name:
-                return Found(NodeFacts(frozenset(node["state"]), used_gpus(node["gres"], node["gres_used"])))
+                return Found(NodeFacts(name, frozenset(node["state"]), used_gpus(node["gres"], node["gres_used"])))
         return Unknown(f"slurmctld shows no node {name}")
 
     def _has_steps(self, job_id: int, node: str, within: float) -> Seen[bool]:
@@ -116,7 +118,7 @@ class Scontrol:
         """Whatever keeps us from reading an answer is no answer."""
         try:
             return look()
-        except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, IndexError) as error:
+        except UNREADABLE as error:
             return Unknown(f"{self._command[0]}: {error}")
 
 
@@ -144,8 +146,16 @@ def _find_job(answer: Mapping[str, Any], job_id: int) -> JobFacts | None:
     for job in answer["jobs"]:
         if job["job_id"] == job_id:
             sluid = (job.get("step_id") or {}).get("sluid") or ""  # where data_parser v0.0.45 has it
-            return JobFacts(frozenset(job["job_state"]), str(sluid), int(job["restart_cnt"]))
+            return JobFacts(frozenset(job["job_state"]), str(sluid), int(job["restart_cnt"]), _nodes(job))
     return None
+
+
+def _nodes(job: Mapping[str, Any]) -> frozenset[str]:
+    """`job_resources` is null unless the job runs or is suspended. Older data_parsers have a hostlist as text for the
+    object of now: then it is not told."""
+    nodes = (job.get("job_resources") or {}).get("nodes")
+    allocated = nodes.get("allocation") if isinstance(nodes, dict) else None
+    return frozenset(str(node["name"]) for node in allocated or ())
 
 
 def _answered(answer: Mapping[str, Any]) -> bool:

@@ -73,17 +73,20 @@ class Loan:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """A job as an answering slurmctld has it. `states`: base state and flags, such as PENDING and COMPLETING."""
+    """A job as an answering slurmctld has it. `states`: base state and flags, such as PENDING and COMPLETING; `nodes`:
+    those that it has now, none where that is not told: it waits, or is over."""
 
     states: frozenset[str]
     sluid: str
     restart: int
+    nodes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """A node as an answering slurmctld has it. `used`: Slurm indices of its GPUs that jobs hold (GresUsed)."""
 
+    name: str
     states: frozenset[str]
     used: frozenset[int]
 
@@ -91,14 +94,16 @@ class NodeFacts:
 class JobSeen(Enum):
     """What slurmctld says of a borrower. `GONE`: unknown to an answering controller, and the node's GresUsed lacks the
     index; `OTHER`: the id belongs to another job, or to another run of it, now; `UNSTARTED`: this very run waits to be
-    started, so a crash has thrown slurmctld back to a time before; `UNHEARD`: it was given up because its node was, or
-    was said to be, down."""
+    started, so a crash has thrown slurmctld back to a time before; `ELSEWHERE`: it runs on without this node, which it
+    gave up (`scontrol update NodeList=`) or lost; `UNHEARD`: it was given up because its node was, or was said to be,
+    down."""
 
     ACTIVE = "active"
     ENDED = "ended"
     OTHER = "other"
     GONE = "gone"
     UNSTARTED = "unstarted"
+    ELSEWHERE = "elsewhere"
     UNHEARD = "unheard"
     SILENT = "silent"
 
@@ -142,7 +147,9 @@ def judge(borrower: Borrower, index: int | None, job: Seen[JobFacts], node: Seen
         return JobSeen.UNSTARTED
     if "NODE_FAIL" in job.value.states:
         return JobSeen.UNHEARD
-    return JobSeen.ENDED if job.value.states & TERMINAL else JobSeen.ACTIVE
+    if job.value.states & TERMINAL:
+        return JobSeen.ENDED
+    return JobSeen.ELSEWHERE if job.value.nodes and node.value.name not in job.value.nodes else JobSeen.ACTIVE
 
 
 def used_but_for(
@@ -155,8 +162,8 @@ def used_but_for(
     return Found(replace(node.value, used=node.value.used - frozenset(indices)))
 
 
-DISOWNED = frozenset({JobSeen.OTHER, JobSeen.GONE, JobSeen.UNSTARTED, JobSeen.UNHEARD})
-"""slurmctld does not know of a run with this loan, or does not know what became of it. The run may live on: slurmctld
+DISOWNED = frozenset({JobSeen.OTHER, JobSeen.GONE, JobSeen.UNSTARTED, JobSeen.ELSEWHERE, JobSeen.UNHEARD})
+"""slurmctld does not know of a run with this loan, or does not know what became of it here. It may live on: slurmctld
 may have forgotten it in a crash, or ended it without its node."""
 
 MAY_BE_OVER = DISOWNED | {JobSeen.ENDED}
@@ -176,6 +183,7 @@ _NO_LONGER = {
     JobSeen.OTHER: "slurmctld has another run or job under its id",
     JobSeen.GONE: "slurmctld does not know it",
     JobSeen.UNSTARTED: "slurmctld says that it has not started",
+    JobSeen.ELSEWHERE: "slurmctld says that it has this node no more",
     JobSeen.UNHEARD: "slurmctld gave it up with its node",
 }
 

@@ -62,6 +62,18 @@ def test_a_job_of_a_slurm_without_sluids(tmp_path: Path) -> None:
     assert asked.job(7, within=20) == Found(JobFacts(frozenset({"RUNNING"}), "", 0))
 
 
+def test_the_nodes_that_a_job_has_now(tmp_path: Path) -> None:
+    """Seen: two nodes, one of which was given up; null while it waits, and once it is over."""
+    runs = job(7, "RUNNING") | {"job_resources": {"nodes": {"list": "n1", "allocation": [{"index": 0, "name": "n1"}]}}}
+    over = job(8, "COMPLETED") | {"nodes": "n1", "job_resources": None}
+    older = job(9, "RUNNING") | {"job_resources": {"nodes": "n1", "allocated_nodes": []}}
+    asked = scontrol(tmp_path, job_7=jobs(runs), job_8=jobs(over), job_9=jobs(older))
+    for job_id, nodes in ((7, frozenset({"n1"})), (8, frozenset[str]()), (9, frozenset[str]())):
+        found = asked.job(job_id, within=20)
+        assert isinstance(found, Found)
+        assert found.value.nodes == nodes
+
+
 def test_of_an_array_only_the_task_that_was_asked_for(tmp_path: Path) -> None:
     asked = scontrol(tmp_path, job_7=jobs(job(8, "RUNNING"), job(7, "COMPLETED")))
     assert asked.job(7, within=20) == Found(JobFacts(frozenset({"COMPLETED"}), "s219M8M65KXN00", 0))
@@ -88,9 +100,10 @@ def test_an_empty_answer_is_absence_only_if_a_controller_stands_behind_the_list(
         {**jobs(job(7, "COMPLETED")), "rc": 1},
         {"jobs": [{"job_id": 7}]},
         {"jobs": None},
+        {"jobs": [job(7, "RUNNING") | {"job_resources": "n1"}]},
         {**jobs(job(7, "COMPLETED")), "sleep": 20},
     ],
-    ids=["empty", "list", "text", "exit-1", "no-state", "null", "late"],
+    ids=["empty", "list", "text", "exit-1", "no-state", "null", "resources", "late"],
 )
 def test_what_cannot_be_read_is_no_answer(tmp_path: Path, answer: dict[str, Any]) -> None:
     assert isinstance(scontrol(tmp_path, job_7=answer).job(7, within=6), Unknown)
@@ -104,7 +117,7 @@ def test_a_node(tmp_path: Path) -> None:
     body = {"name": "n1", "state": ["MIXED"], "gres": "gpu:h100:2,shard:h100:16"}
     used = {"gres_used": "gpu:h100:1(IDX:0),shard:h100:0(-/8,0/8)"}
     asked = scontrol(tmp_path, node_n1={"nodes": [body | used], "last_update": ANSWERED}, node_n2={"nodes": []})
-    assert asked.node("n1", within=20) == Found(NodeFacts(frozenset({"MIXED"}), frozenset({0})))
+    assert asked.node("n1", within=20) == Found(NodeFacts("n1", frozenset({"MIXED"}), frozenset({0})))
     assert isinstance(asked.node("n2", within=20), Unknown)
     without = scontrol(tmp_path, node_n1={"nodes": [body | {"gres_used": "gpu:h100:1"}]})
     assert isinstance(without.node("n1", within=20), Unknown), "counted, and nobody knows which"

@@ -37,7 +37,7 @@ from tests.unit.driver.test_recovery import DiesAt, Killed
 
 JOB = Borrower(7, "s7", 0)
 OTHER = Borrower(8, "s8", 0)
-UP = NodeFacts(frozenset({"IDLE"}), frozenset())
+UP = NodeFacts("slurm-n1", frozenset({"IDLE"}), frozenset())
 
 
 @dataclass
@@ -461,7 +461,7 @@ def test_slurmctlds_word_ends_a_loan_whose_epilog_found_no_driver(node: SlurmNod
     node.slurm.says(OTHER, "RUNNING")
     assert [loan.borrower for loan in node.lender.ask()] == [JOB]
     node.slurm.jobs[8] = Gone("unknown")
-    node.slurm.node_answer = Found(NodeFacts(frozenset({"MIXED"}), frozenset({1})))
+    node.slurm.node_answer = Found(NodeFacts("slurm-n1", frozenset({"MIXED"}), frozenset({1})))
     assert node.lender.ask() == [], "the node still counts the GPU as used"
     node.slurm.node_answer = Found(UP)
     node.bench.clock.now += LAUNCH_S
@@ -473,7 +473,7 @@ def test_a_forgotten_jobs_gpu_goes_to_the_job_that_slurm_has_given_it_to(node: S
     """On a busy GPU the node always counts it as used: by the next job, whose prolog asks for it."""
     node.lend(JOB, 0)
     node.slurm.jobs[JOB.job_id] = Gone("unknown")
-    node.slurm.node_answer = Found(NodeFacts(frozenset({"MIXED"}), frozenset({0})))
+    node.slurm.node_answer = Found(NodeFacts("slurm-n1", frozenset({"MIXED"}), frozenset({0})))
     node.bench.clock.step = 1.0
     refused("LENT", lambda: node.lend(OTHER, 0, wait=20))  # slurmctld does not say that the asking one has the GPU
     node.slurm.says(OTHER, "CANCELLED")
@@ -520,12 +520,11 @@ def ends_once_the_node_has_no_step(node: SlurmNode) -> None:
         Gone("unknown"),
         Found(JobFacts(frozenset({"PENDING"}), JOB.sluid, JOB.restart)),
         Found(JobFacts(frozenset({"RUNNING"}), "another", 0)),
+        Found(JobFacts(frozenset({"RUNNING"}), JOB.sluid, JOB.restart, frozenset({"slurm-n2"}))),
     ],
-    ids=["unknown", "waits to be started", "the id is another job's"],
+    ids=["unknown", "waits to be started", "the id is another job's", "it has this node no more"],
 )
-def test_what_slurmctld_forgot_in_a_crash_keeps_its_gpu_while_it_lives_here(
-    node: SlurmNode, said: Seen[JobFacts]
-) -> None:
+def test_what_slurmctld_has_no_more_keeps_its_gpu_while_it_lives_here(node: SlurmNode, said: Seen[JobFacts]) -> None:
     node.lend()
     node.slurm.jobs[JOB.job_id] = said
     assert node.lender.ask() == [], "it may be about to start"

@@ -34,24 +34,29 @@ from dynamig.protocol.seen import Found, Gone, Seen, Unknown
 GPU = GpuUuid("GPU-a")
 RUN = Borrower(7, "first", 0)
 NO_SLUID = Borrower(7, "", 1)
-UP: Seen[NodeFacts] = Found(NodeFacts(frozenset({"IDLE"}), frozenset()))
-USED: Seen[NodeFacts] = Found(NodeFacts(frozenset({"MIXED"}), frozenset({0})))
+UP: Seen[NodeFacts] = Found(NodeFacts("n1", frozenset({"IDLE"}), frozenset()))
+USED: Seen[NodeFacts] = Found(NodeFacts("n1", frozenset({"MIXED"}), frozenset({0})))
 SILENT: Unknown = Unknown("no answer")
 
 
-def job(*states: str, sluid: str = "first", restart: int = 0) -> Seen[JobFacts]:
-    return Found(JobFacts(frozenset(states), sluid, restart))
+def job(*states: str, sluid: str = "first", restart: int = 0, nodes: tuple[str, ...] = ()) -> Seen[JobFacts]:
+    return Found(JobFacts(frozenset(states), sluid, restart, frozenset(nodes)))
 
 
 def down(state: str) -> Seen[NodeFacts]:
-    return Found(NodeFacts(frozenset({state}), frozenset()))
+    return Found(NodeFacts("n1", frozenset({state}), frozenset()))
 
 
 @pytest.mark.parametrize(
     ("said", "node", "seen"),
     [
         (job("RUNNING"), UP, JobSeen.ACTIVE),
+        (job("RUNNING", nodes=("n1", "n2")), UP, JobSeen.ACTIVE),
         (job("SUSPENDED"), UP, JobSeen.ACTIVE),
+        (job("RUNNING", nodes=("n2",)), UP, JobSeen.ELSEWHERE),  # seen: it gave this node up while no driver answered
+        (job("SUSPENDED", nodes=("n2",)), UP, JobSeen.ELSEWHERE),
+        (job("RUNNING", "COMPLETING", nodes=("n2",)), UP, JobSeen.ACTIVE),
+        (job("RUNNING", nodes=("n2",)), SILENT, JobSeen.SILENT),
         (job("PENDING"), UP, JobSeen.UNSTARTED),  # seen: slurmctld killed, its last state was from before the start
         (job("COMPLETED"), UP, JobSeen.ENDED),
         (job("CANCELLED"), USED, JobSeen.ENDED),  # another job has the GPU already
@@ -84,6 +89,7 @@ def test_a_gpu_without_an_index_is_never_seen_free() -> None:
         (job("CONFIGURING", "RUNNING"), USED, frozenset[int]()),
         (job("PENDING"), USED, frozenset({0})),
         (job("RUNNING", sluid="stranger"), USED, frozenset({0})),
+        (job("RUNNING", nodes=("n2",)), USED, frozenset({0})),
         (job("CANCELLED"), USED, frozenset({0})),
         (Gone("unknown"), USED, frozenset({0})),
         (SILENT, USED, frozenset({0})),
@@ -120,6 +126,7 @@ def test_only_an_answer_ends_a_loan_and_where_slurmctld_may_have_forgotten_the_n
         (JobSeen.GONE, Found(True), "does not know it, but slurmd's spool folder on this node still has a step of it"),
         (JobSeen.OTHER, Unknown("no spool folder"), "another run or job under its id, and the node does not say"),
         (JobSeen.OTHER, Unknown("no spool folder"), "no spool folder"),
+        (JobSeen.ELSEWHERE, Found(True), "has this node no more, but slurmd's spool folder on this"),
         (JobSeen.UNSTARTED, Found(False), "has not started, but a run may need a minute to start"),
     ],
 )
