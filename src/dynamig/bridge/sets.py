@@ -141,8 +141,21 @@ def claim_sets(world: World) -> tuple[ClaimSet, ...]:
             for claim in by_hand:
                 (leaving if pod.deleting else users).setdefault(claim.view.ref.uid, []).append(pod)
         absent = [name for name, claim in zip(pod.claims, found, strict=True) if claim is None]
-        of_pods.append(_of_pod(pod, claims, by_hand, _missing(pod, absent, world.now)))
+        missing = _not_its_own(pod, claims) or _missing(pod, absent, world.now)
+        of_pods.append(_of_pod(pod, claims, by_hand, missing))
     return (*_by_hand(world, users, leaving), *of_pods, *_orphans(world, {s.uid for s in of_pods}))
+
+
+def _not_its_own(pod: PodView, claims: Iterable[SetClaim]) -> str:
+    """Why the pod cannot have claims that were made for other pods: they end with those, and so does what is paid for
+    them. Empty if it names none."""
+    others = [c.view.ref.name for c in claims if c.made_for not in (None, pod.ref.uid)]
+    if not others:
+        return ""
+    return (
+        f"ResourceClaim {', '.join(others)} was made for another pod and ends with it: pods share a claim that was made "
+        "by hand (kind ResourceClaim), named in resourceClaimName of each. Make a new pod"
+    )
 
 
 def _missing(pod: PodView, absent: Sequence[str], now: float) -> str:
@@ -189,7 +202,8 @@ def _by_hand(world: World, users: Mapping[str, list[PodView]], leaving: Mapping[
 
 
 def _orphans(world: World, known: set[str]) -> list[ClaimSet]:
-    """Claims made for pods that are gone without a trace (forced deletion), and that are still held."""
+    """Claims made for pods that are gone without a trace (forced deletion, or one that orphans them), and that are
+    still held."""
     left: dict[str, list[SetClaim]] = {}
     for claim in world.claims.values():
         uid = _noted_for(claim)

@@ -93,7 +93,13 @@ class SetClaim:
 
     @property
     def made_for(self) -> str | None:
-        """UID of the pod that the claim was generated for; None for one that somebody made by hand."""
+        """UID of the pod whose claim it is; None for one that somebody made by hand.
+
+        Its owner tells, until it is held for a set. Owners are anybody's to change, and go with the pod's deletion by
+        `kubectl delete --cascade=orphan`; the note is the bridge's alone.
+        """
+        if self.view.held and self.attempt is not None:
+            return None if self.attempt.set_uid == self.view.ref.uid else self.attempt.set_uid
         owners = self.body["metadata"].get("ownerReferences") or ()
         return next((str(o["uid"]) for o in owners if o.get("kind") == "Pod"), None)
 

@@ -158,3 +158,52 @@ def test_a_pod_whose_claims_are_on_different_nodes_is_told_so() -> None:
     stage.settle()
     assert stage.sets.told["both"][-1][0] == "NoLegalPlacement"
     assert "different nodes (a on n1, b on n2)" in stage.sets.told["both"][-1][1]
+
+
+# -- whose a claim is --------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_gets_no_claim_that_was_made_for_another_pod() -> None:
+    """It would go on when that pod and the job that pays for its claim are over."""
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    stage.sets.create_pod("b", wants("1g.10gb"), uses=["a-0"])
+    stage.settle()
+    assert stage.sets.pods["b"]["spec"].get("nodeName") is None
+    assert stage.states().keys() == {"pod-a"}
+    reason, message = stage.sets.told["b"][-1]
+    assert reason == "WaitingForClaims"
+    assert "ResourceClaim a-0 was made for another pod" in message
+
+
+def test_a_claim_stays_in_the_set_that_it_is_held_for_whatever_its_owners_become() -> None:
+    stage = sharing()
+    other = stage.sets.create_pod("c", wants("1g.10gb"))
+    stage.settle()
+    shared, own = stage.sets.claims["shared"]["metadata"], stage.sets.claims["c-0"]["metadata"]
+    shared["ownerReferences"] = [{"kind": "Pod", "name": "c", "uid": other["metadata"]["uid"], "controller": True}]
+    own["ownerReferences"] = []
+    assert stage.look() == 0
+    paying = next(j for j in stage.slurm.jobs.values() if j.identity.set_uid == "claim-shared")
+    stage.slurm.end(paying.key.job_id, Ending.CANCELLED)
+    stage.look()
+    ended = {name for name, pod in stage.sets.pods.items() if pod["metadata"].get("deletionTimestamp")}
+    assert ended == {"a", "b"}
+
+
+def test_a_claim_that_its_pod_left_behind_is_let_go() -> None:
+    """kubectl delete pod --cascade=orphan."""
+    stage = Stage()
+    stage.sets.create_pod("a", wants("1g.10gb"))
+    stage.settle()
+    stage.sets.claims["a-0"]["metadata"]["ownerReferences"] = []
+    stage.sets.force_delete_pod("a")
+    stage.settle()
+    assert stage.states()["pod-a"] is JobState.RUNNING, "its hardware is not known to be gone"
+    stage.sets.drivers_let_go(NODES)
+    for node in stage.driver_claims.values():
+        node.clear()
+    stage.settle()
+    assert stage.states()["pod-a"] is JobState.ENDED
+    assert names.HELD not in stage.sets.claims["a-0"]["metadata"]["finalizers"]
