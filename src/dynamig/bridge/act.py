@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -175,7 +175,8 @@ class Hands:
             results: list[dict[str, Any]] = [
                 {"request": p.request, "driver": self._driver, "pool": p.pool, "device": p.device} for p in picks
             ]
-            self._objects.allocate(noted, _allocation(results, action.node, self._wall()))
+            config = choice.configs.get(claim.view.ref.uid, ())
+            self._objects.allocate(noted, _allocation(results, config, action.node, self._wall()))
         log.info(
             "committed",
             pods=action.of.names,
@@ -236,12 +237,14 @@ def _ballast(hold: HoldRequest, filler: Filler) -> HoldRequest:
     )
 
 
-def _allocation(results: list[dict[str, Any]], node: str, now: float) -> dict[str, Any]:
+def _allocation(
+    results: list[dict[str, Any]], config: Sequence[Mapping[str, Any]], node: str, now: float
+) -> dict[str, Any]:
     """As kube-scheduler accepts it from outside: with a time stamp and a node selector, without reservation."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {
         "allocationTimestamp": to_rfc3339(now),
-        "devices": {"results": results},
+        "devices": {"results": results, **({"config": list(config)} if config else {})},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
     }
 

@@ -21,6 +21,7 @@ from dynamig.dra.allocate import (
     Offer,
     Toleration,
     allocate,
+    allocation_status,
     read_claim,
     read_class,
 )
@@ -66,6 +67,8 @@ class WorldChooser:
             wanted, classes = [_wanted(c) for c in claims], _classes(self._world.classes)
         except Refused as refused:
             return NoChoice(str(refused))
+        if idle := [c.name for c in wanted if not c.requests]:
+            return NoChoice(f"claim {idle[0]} asks for no device: leave it out of the pod")
         found = allocate(offered.occupied(here, whole, most), wanted, classes)
         if isinstance(found, NoRoom):
             why = str(found) if most is None else f"for {most} shards: {found}"
@@ -80,7 +83,9 @@ class WorldChooser:
             for claim, chosen in zip(claims, found.picks, strict=True)
             for pick in chosen
         )
-        return Choice(gpu, picks, cost, found.score.lost)
+        told = (allocation_status(found, n, claim, classes)["devices"] for n, claim in enumerate(wanted))
+        configs = {c.view.ref.uid: devices.get("config", ()) for c, devices in zip(claims, told, strict=True)}
+        return Choice(gpu, picks, cost, found.score.lost, configs)
 
     def _here(self, claims: Sequence[SetClaim], pool: str) -> frozenset[DeviceId]:
         """What others have of the pool."""

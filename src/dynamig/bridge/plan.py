@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from dynamig.bridge.fits import why_not
 from dynamig.bridge.sets import ClaimSet
@@ -32,12 +32,14 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Devices for every request of a set, on one GPU. `cost`: shards; `lost`: partitions that it makes impossible."""
+    """Devices for every request of a set, on one GPU. `cost`: shards; `lost`: partitions that it makes impossible;
+    `configs`: by claim UID what claim and classes tell the driver, as an allocation has it, no part of equality."""
 
     gpu: GpuUuid
     picks: tuple[Pick, ...]
     cost: int
     lost: int
+    configs: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,11 @@ DEFAULT_GRACE = 30
 """Seconds that a pod has to end if it does not say (the API server's own default)."""
 
 
+NOT_PLACED = ("Unschedulable", "SchedulerError")
+"""Reasons of kube-scheduler for PodScheduled: the pod fits nowhere, or where it fits it cannot be bound: a volume that is
+not made, a reservation that the API server refuses (PodReasonUnschedulable and PodReasonSchedulerError, Kubernetes 1.37)."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class PodRef:
     namespace: str
@@ -49,7 +54,7 @@ class PodView:
     """A pod of a Slurm namespace. `other_gates`: scheduling gates that are not ours; no gate can be added to a pod.
     `generation`: of its spec, of which `needs` and `rules` are read: a gated pod's node selector and affinity may be
     narrowed. `claims`: names of its ResourceClaims; `unmade`: templates of those not made yet; `unschedulable`: why
-    kube-scheduler finds no node for it, in its words, None as long as it does not say so; `needs`: what it asks of a
+    kube-scheduler gives it no node, in its words, None as long as it does not say so; `needs`: what it asks of a
     node beside devices; `payment`: who pays for it; `told`: what its condition says; times in seconds of the epoch.
     """
 
@@ -261,7 +266,7 @@ def read_pod(obj: Mapping[str, Any], accounts: Accounts) -> PodView:
         grace=spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE),
         node=spec.get("nodeName"),
         phase=status.get("phase", ""),
-        claims=tuple(claims),
+        claims=tuple(dict.fromkeys(claims)),
         unmade=tuple(unmade),
         created=_time(meta.get("creationTimestamp")),
         unschedulable=_unschedulable(status),
@@ -278,7 +283,7 @@ def read_set_claim(obj: Mapping[str, Any], driver: str) -> SetClaim:
 
 def _unschedulable(status: Mapping[str, Any]) -> str | None:
     told = _condition(status, "PodScheduled")
-    return told.message if told is not None and told.reason == "Unschedulable" else None
+    return told.message if told is not None and told.reason in NOT_PLACED else None
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Told | None:

@@ -159,3 +159,19 @@ def test_admin_access_is_refused_in_words() -> None:
     found = WorldChooser(world(), names.DRIVER_NAME)(watching, GPU)
     assert isinstance(found, NoChoice)
     assert "adminAccess" in found.why
+
+
+def test_what_claim_and_class_tell_the_driver_goes_with_the_devices() -> None:
+    """The driver refuses what it does not do; it can do so only where it hears of it."""
+    sharing = {"opaque": {"driver": names.DRIVER_NAME, "parameters": {"kind": "MigDeviceConfig", "sharing": {}}}}
+    mine = claim("me", "1g.10gb")
+    mine.body["spec"]["devices"]["config"] = [sharing]
+    found = WorldChooser(world(), names.DRIVER_NAME)(ClaimSet("set", (), (mine, claim("other", "1g.10gb"))), GPU)
+    assert isinstance(found, Choice)
+    assert found.configs == {"me": [{"source": "FromClaim", **sharing}], "other": ()}
+
+
+def test_a_claim_that_asks_for_nothing_is_named() -> None:
+    nothing = replace(claim("nothing", "any"), body={"metadata": {"namespace": "ns", "name": "nothing"}, "spec": {}})
+    found = WorldChooser(world(), names.DRIVER_NAME)(ClaimSet("set", (), (nothing,)), GPU)
+    assert found == NoChoice("claim ns/nothing asks for no device: leave it out of the pod")

@@ -220,3 +220,20 @@ def test_a_node_that_can_never_serve_it_is_no_other_node() -> None:
     stage.sets.unfit.clear()
     stage.pass_time(REST)
     assert node_of(stage, "a") == "n1"
+
+
+def test_a_pod_that_fits_and_cannot_be_bound_gives_its_devices_back() -> None:
+    """As one whose reservation the API server refuses: kube-scheduler says SchedulerError, and that for ever."""
+    stage = Stage()
+    pod = stage.sets.create_pod("a", wants("3g.40gb"))
+    while not stage.devices("a"):
+        stage.look()
+    refused = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": "reservedFor: Invalid"}
+    pod["status"]["conditions"] = [{**refused, "lastTransitionTime": to_rfc3339(stage.now)}]
+    stage.look_for(PATIENCE_UNSCHEDULABLE - 5)
+    assert stage.devices("a")
+    stage.look_for(COMMITS * (PATIENCE_UNSCHEDULABLE + 30))
+    assert any(reason == "Unschedulable" and "reservedFor: Invalid" in why for reason, why in stage.sets.told["a"])
+    stage.look_for(2 * COMMITS * (PATIENCE_UNSCHEDULABLE + 30))
+    assert stage.devices("a") == []
+    assert running(stage) == {}
