@@ -153,8 +153,8 @@ def _not_its_own(pod: PodView, claims: Iterable[SetClaim]) -> str:
     if not others:
         return ""
     return (
-        f"ResourceClaim {', '.join(others)} was made for another pod and ends with it: pods share a claim that was made "
-        "by hand (kind ResourceClaim), named in resourceClaimName of each. Make a new pod"
+        f"ResourceClaim {', '.join(others)} was made for another pod and ends with it: what pods share is a claim that "
+        "somebody made by hand (kind ResourceClaim), named in resourceClaimName of each. Make a new pod"
     )
 
 

@@ -26,8 +26,8 @@ DEFAULT_GRACE = 30
 
 
 NOT_PLACED = ("Unschedulable", "SchedulerError")
-"""Reasons of kube-scheduler for PodScheduled: the pod fits nowhere, or where it fits it cannot be bound: a volume that is
-not made, a reservation that the API server refuses (PodReasonUnschedulable and PodReasonSchedulerError, Kubernetes 1.37)."""
+"""Reasons of kube-scheduler for PodScheduled: the pod fits nowhere, or cannot be bound where it fits, as where the API
+server refuses its reservation (PodReasonUnschedulable and PodReasonSchedulerError of k8s.io/api core/v1, 1.37)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -18,12 +18,13 @@ from dynamig.cli.complaints import NOT_PREPARED, complaints, unprepared, warning
 from dynamig.cli.holdings import Holding, Name
 from dynamig.cli.nodes import Object, Reports, by_name
 from dynamig.cli.unclaimed import unclaimed
-from dynamig.cli.waiting import is_over, waiting
+from dynamig.cli.waiting import is_over, waiting, with_users
 from dynamig.errors import DynamigError, Refused
 from dynamig.kube.client import (
     DeviceClass,
     Event,
     Lease,
+    Namespace,
     Node,
     Pod,
     ResourceClaim,
@@ -60,7 +61,8 @@ class Cluster:
 
     def views(self, driver: str) -> Sequence[view.GpuView]:
         ending = {_name(p) for p in self.pods or () if p["metadata"].get("deletionTimestamp") or is_over(p)}
-        views = view.gpu_views(self.slices, self.claims, driver, self.reports, ending)
+        found = view.gpu_views(self.slices, self.claims, driver, self.reports, ending)
+        views = with_users(found, self.pods or ())
         return with_complaints(views, complaints(self.events, self.pods), warnings(self.pods or ()))
 
     def waiting(self, driver: str) -> Sequence[Holding]:
@@ -100,6 +102,8 @@ def _read(client: Client, namespace: str | None) -> Cluster:
         claims = [plain(c) for c in client.list(ResourceClaim, namespace=where)]
     leases = _if_allowed("Leases", lambda: client.list(Lease, namespace=names.NAMESPACE))
     nodes = _if_allowed("Nodes", lambda: client.list(Node))
+    if namespace is not None and not (claims or pods):
+        _check_there(client, namespace)
     return Cluster(
         claims=claims,
         slices=slices,
@@ -109,6 +113,18 @@ def _read(client: Client, namespace: str | None) -> Cluster:
         templates=templates,
         events=[e for ns in sorted(unprepared(claims)) for e in _events(client, ns)],
     )
+
+
+def _check_there(client: Client, namespace: str) -> None:
+    """Lists of a namespace that does not exist are empty. Raises Refused NO_NAMESPACE, unless nobody may look."""
+    try:
+        with translated(f"reading namespace {namespace}"):
+            client.get(Namespace, namespace)
+    except Refused as refused:
+        if refused.code == "NOT_FOUND":
+            raise Refused("NO_NAMESPACE", f"there is no namespace {namespace}", "`kubectl get namespaces`") from refused
+        if refused.code != "FORBIDDEN":
+            raise
 
 
 def _slices(client: Client, namespace: str | None) -> list[Object] | None:

@@ -15,7 +15,15 @@ from rich.console import Console
 from rich.text import Text
 
 from dynamig.cli.output import Json, log_as_json, show
-from dynamig.cli.status import adopted_text, damaged_words, foreign_words, offered, quarantined_words, status_text
+from dynamig.cli.status import (
+    adopted_text,
+    damaged_words,
+    foreign_words,
+    offered,
+    quarantined_words,
+    silent_words,
+    status_text,
+)
 from dynamig.driver import control
 from dynamig.driver.adoption import Adopted, may_adopt
 from dynamig.driver.config import load
@@ -76,7 +84,7 @@ def plan(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket = Non
     """What recovery would do now; nothing is done."""
     body = control.ask(_socket(config, socket), "plan")
     lines = [f"- {a}" for a in body["actions"]]
-    lines += [f"! {word}: {what}" for word in ("quarantined", "damaged", "lent") for what in body[word]]
+    lines += [f"! {word}: {what}" for word in ("quarantined", "damaged", "lent", "silent") for what in body[word]]
     show(body, Text("\n".join(lines) or "nothing to do: journal, hardware and CDI files agree"), as_json=json)
 
 
@@ -233,6 +241,7 @@ def plan_body(driver: Driver) -> Mapping[str, Sequence[str]]:
         ],
         "damaged": [damaged_words(uid, path) for uid, path in planned.unreadable.items()],
         "lent": _lent_lines(state.loans),
+        "silent": silent_words(state.outages, state.offers),
     }
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from dynamig.errors import Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.loans import Loan, loan_from_json
+from dynamig.protocol.node_report import OwnGpu, gpus_from_json
+from dynamig.protocol.outages import Outage, Outages, outages_from_json
 
 FRESH_S = 40.0
 """Seconds for which a report counts, the Lease's leaseDurationSeconds: four renewals may be lost."""
@@ -72,11 +74,34 @@ def loans(reports: Reports) -> dict[str, Loan]:
     return {loan.gpu: loan for report in read if isinstance(report, _Report) for loan in report.loans}
 
 
+def gpus(node: str, reports: Reports) -> tuple[OwnGpu, ...]:
+    """GPUs that the node's driver had when it last reported."""
+    report = _read((reports.leases or {}).get(names.lease_name(node), {}))
+    return report.gpus if isinstance(report, _Report) else ()
+
+
+def outages(reports: Reports) -> Outages:
+    """Of GPUs that do not answer their drivers, or not for long enough since, as those last said."""
+    read = (_read(lease) for lease in (reports.leases or {}).values())
+    return {gpu: outage for r in read if isinstance(r, _Report) for gpu, outage in r.outages.items()}
+
+
+def outage_words(outage: Outage, now: datetime) -> str:
+    """How far it is with a GPU, whose driver takes it back by itself once it has answered for long enough."""
+    if outage.until is None:
+        since = clock(datetime.fromtimestamp(outage.since, UTC), now)
+        return f"does not answer its driver since {since} ({outage.heard})"
+    until = clock(datetime.fromtimestamp(outage.until, UTC), now)
+    return f"answers its driver again after {outage.heard}, offered again at {until} if it goes on"
+
+
 @dataclass(frozen=True, slots=True)
 class _Report:
     renewed: datetime
     registered: bool
     loans: tuple[Loan, ...]
+    outages: Outages
+    gpus: tuple[OwnGpu, ...]
 
 
 def _read(lease: Object) -> _Report | NodeTrouble:
@@ -86,8 +111,10 @@ def _read(lease: Object) -> _Report | NodeTrouble:
             renewed=datetime.fromisoformat(lease["spec"]["renewTime"]),
             registered=bool(report["registered"]),
             loans=tuple(loan_from_json(loan) for loan in report.get("loans", ())),
+            outages=outages_from_json(report.get("outages", {})),
+            gpus=gpus_from_json(report),
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         return NodeTrouble(f"its driver's report cannot be read ({error!r})")
     except Unavailable as newer:
         return NodeTrouble(f"its driver's report cannot be read ({newer.what}: {newer.next_step})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -14,6 +14,8 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.gpus import LiveInstance
+from dynamig.protocol.outages import Outages
+from dynamig.protocol.times import to_rfc3339
 
 Body = Mapping[str, Any]
 
@@ -38,6 +40,16 @@ def damaged_words(uid: str, path: str) -> str:
         f"{path}: nobody knows what claim {uid} has here; if its pod runs, `dynamig driver adopt {uid}`, "
         "else see docs/reference/by-hand.md"
     )
+
+
+def silent_words(outages: Outages, offers: Iterable[Offer]) -> Sequence[str]:
+    """Of GPUs with which nothing can be compared now; those that answer again are compared like any other."""
+    pools = {o.reading.uuid: f"{o.pool.name} ({o.reading.uuid})" for o in offers}
+    return [
+        f"{pools.get(gpu, gpu)}: no answer since {to_rfc3339(outage.since)} ({outage.heard}), what it has is not known"
+        for gpu, outage in sorted(outages.items())
+        if outage.silent
+    ]
 
 
 def adopted_text(body: Body) -> Text:

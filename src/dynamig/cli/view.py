@@ -18,12 +18,15 @@ from dynamig.cli import nodes, room
 from dynamig.cli.holdings import Holding, HoldingState, Name, holding_json, holdings
 from dynamig.cli.nodes import NO_TROUBLE, NOTHING_READ, NodeTrouble, Reports
 from dynamig.dra import PublishedDevice, PublishedPool, read_pools
+from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
 from dynamig.protocol.loans import Loan
 
 UNKNOWN_PRODUCT = "unknown product"
 NOT_PUBLISHED = "no longer published, but in claims"
+PUBLISHED_NO_MORE = "not published: its driver is to come back first"
+OUT_OF_USE = "it does not answer its driver, or not for long enough"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,8 @@ def gpu_views(
     """Every GPU that `driver` publishes, by node and name, with who holds what. `slices`: None if they may not be read;
     then the GPUs are those in claims. `ending`: pods that are over or being deleted.
 
-    A GPU that is in claims and no longer published is there too, and says so; and a node whose driver has reported,
-    does not any more, and of which nothing else is known.
+    A GPU that is in claims and no longer published is there too, and says so; and so are the GPUs of a node whose
+    driver has reported and does not any more, or that node, where it told of none.
     """
     read = [read_claim(c, driver) for c in claims]
     pools = read_pools(slices or ())
@@ -107,7 +110,8 @@ def gpu_views(
     problem = None if slices is None else NOT_PUBLISHED
     views = [*published, *_unpublished([h for h in held if h not in shown], problem)]
     if driver == names.DRIVER_NAME or any(c.held and c.devices_of(driver) for c in read):
-        views = _lent(_with_trouble(views, read, reports), reports)  # Leases speak of dynamig's driver only
+        views = _with_trouble(views, read, reports)  # Leases speak of dynamig's driver only
+        views = _lent(_out_of_use(views, reports), reports)
     return tuple(sorted(views, key=lambda v: (v.node or "", v.name)))
 
 
@@ -177,7 +181,7 @@ def _problem(devices: tuple[PublishedDevice, ...]) -> str | None:
     if not devices:
         return "nothing of it is published"
     silent = all(names.UNHEALTHY_TAINT in (t.key for t in d.taints) for d in devices)
-    return "it does not answer its driver, or not for long enough" if silent else None
+    return OUT_OF_USE if silent else None
 
 
 def _own_name(gpu: str | None, devices: tuple[PublishedDevice, ...]) -> str:
@@ -258,7 +262,8 @@ def _with_trouble(views: Sequence[GpuView], claims: Iterable[ClaimView], reports
     if reported:  # else the GPUs of this driver name are somebody else's, NVIDIA's own driver's say
         expected |= shown
     told = {node: nodes.trouble(node, reports) for node in expected}
-    missing = [_bare_node(n, told[n]) for n in reported if n not in shown and told[n].words]
+    known = {v.uuid for v in views}
+    missing = [view for n in reported if told[n].words for view in _missing(n, told[n], shown, known, reports)]
     return [*(replace(v, trouble=told.get(v.node or "", v.trouble)) for v in views), *missing]
 
 
@@ -266,6 +271,25 @@ def _lent(views: Iterable[GpuView], reports: Reports) -> list[GpuView]:
     """The views, with nothing free on GPUs that native jobs have."""
     loans = nodes.loans(reports)
     return [v if (loan := loans.get(v.uuid or "")) is None else replace(v, loan=loan, free=()) for v in views]
+
+
+def _out_of_use(views: Iterable[GpuView], reports: Reports) -> list[GpuView]:
+    """The views, with what the drivers say of GPUs that are out of use."""
+    found = nodes.outages(reports)
+    told = ((v, found.get(GpuUuid(v.uuid or "")) if v.problem == OUT_OF_USE else None) for v in views)
+    return [v if one is None else replace(v, problem=nodes.outage_words(one, reports.now)) for v, one in told]
+
+
+def _missing(
+    node: str, trouble: NodeTrouble, shown: Collection[str], known: Collection[str | None], reports: Reports
+) -> list[GpuView]:
+    """GPUs that the driver of a troubled node had and that nothing else tells of; the node, if it told of none."""
+    own = [g for g in nodes.gpus(node, reports) if g.uuid not in known]
+    found = [
+        GpuView(node, g.pool, g.pool, g.product, g.uuid, 0, 0, (), problem=PUBLISHED_NO_MORE, trouble=trouble)
+        for g in own
+    ]
+    return found or ([] if node in shown else [_bare_node(node, trouble)])
 
 
 def _bare_node(node: str, trouble: NodeTrouble) -> GpuView:

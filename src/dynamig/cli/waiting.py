@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dynamig.cli.asked import Asked
 from dynamig.cli.holdings import Holding, HoldingState, Name
+from dynamig.cli.view import GpuView
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
 
@@ -71,6 +73,20 @@ def reason(pod: Object, *, slurm: bool = False) -> str:
     # What the scheduler could preempt says nothing about devices.
     said = next(filter(None, (m.partition(" preemption:")[0] for m in messages)), "")
     return f"{said} ({SLURMS})" if said and slurm and names.CONDITION not in conditions else said
+
+
+def with_users(views: Iterable[GpuView], pods: Iterable[Object]) -> list[GpuView]:
+    """The views, with the pods that are to have what no pod has yet, and why those have no node."""
+    users = _users(pods)
+    return [replace(v, holdings=tuple(_with_users(h, users) for h in v.holdings)) for v in views]
+
+
+def _with_users(holding: Holding, users: Mapping[Name, Sequence[Object]]) -> Holding:
+    using = users.get((holding.namespace, holding.claim), ())
+    if holding.pods or holding.state is not HoldingState.ALLOCATED or not using:
+        return holding
+    why = next(filter(None, map(reason, using)), "")
+    return replace(holding, pods=tuple(p["metadata"]["name"] for p in using), reason=holding.reason or why)
 
 
 # -- who waits -------------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ from dynamig.protocol.claims import ClaimRef
 from dynamig.protocol.device_map import DeviceMap, Given, Source
 from dynamig.protocol.gpus import GpuReading, LiveInstance
 from dynamig.protocol.loans import Loan
-from dynamig.protocol.node_report import report_of
+from dynamig.protocol.node_report import OwnGpu, report_of
 from dynamig.protocol.outages import Outages
 from dynamig.protocol.records import ClaimRecord, held_devices
 from dynamig.protocol.seen import Seen
@@ -261,6 +261,7 @@ class Driver:
             self._registered.is_set(),
             self._journal.records().values(),
             outages=self._health.outages,
+            gpus=(OwnGpu(o.reading.uuid, o.pool.name, o.reading.product_name) for o in self._catalog.offers.values()),
             **({} if self._lender is None else _slurm_report(self._lender)),
         )
         self._lease.renew(report.to_json())

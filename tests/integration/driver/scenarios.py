@@ -209,6 +209,7 @@ def a_gpu_that_answers_again_is_watched_before_it_is_offered_through_restarts_to
         driver._rescan()
         assert driver._loops["lease"]._poked.is_set(), "the bridge learns it at once"
         assert [driver.status().outages[uuid].silent, _tainted(driver)] == [lost, {uuid}]
+        assert [uuid in line for line in plan_body(driver)["silent"]] == [True] * lost
     watched = driver.status().outages
     driver._loops["lease"]._poked.clear()
     driver._rescan()

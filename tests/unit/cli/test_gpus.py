@@ -60,7 +60,8 @@ def test_the_help_of_ps_explains_every_state() -> None:
 
 
 def answering(answers: dict[str, Any], asked: list[str]) -> ThreadingHTTPServer:
-    """An API server that lists what it is given, by the path or its last part, and refuses the rest; `asked`: paths."""
+    """An API server that lists what it is given, by the path or its last part, or answers with the status that
+    stands there, and refuses the rest; `asked`: paths."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -68,8 +69,9 @@ def answering(answers: dict[str, Any], asked: list[str]) -> ThreadingHTTPServer:
             asked.append(path)
             found = answers.get(path, answers.get(path.rsplit("/", 1)[1]))
             status = {"kind": "Status", "status": "Failure", "code": 403, "message": "no", "reason": "Forbidden"}
-            body = json.dumps(status if found is None else {"metadata": {}, "items": found}).encode()
-            self.send_response(403 if found is None else 200)
+            answer: dict[str, Any] = {"metadata": {}, "items": found} if isinstance(found, list) else found or status
+            body = json.dumps(answer).encode()
+            self.send_response(answer.get("code", 200))
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -165,6 +167,14 @@ def test_more_rights_tell_more_of_a_namespace(api: Api, capsys: pytest.CaptureFi
 def test_a_namespace_may_have_nothing(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     gpus.ps(kubeconfig=api({RESOURCE + "resourceclaims": []}), namespace="ml")
     assert capsys.readouterr().out == "no claim in namespace ml has a device, and none waits\n"
+
+
+def test_a_namespace_that_is_not_there_is_named(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = {"kind": "Status", "status": "Failure", "code": 404, "message": "not found", "reason": "NotFound"}
+    with pytest.raises(Refused, match="there is no namespace nl") as told:
+        gpus.ps(kubeconfig=api({RESOURCE.replace("/ml/", "/nl/") + "resourceclaims": [], "nl": gone}), namespace="nl")
+    assert told.value.code == "NO_NAMESPACE"
+    assert capsys.readouterr().out == ""
 
 
 def test_a_namespace_of_others_is_refused_with_the_right_that_is_missing(api: Api) -> None:

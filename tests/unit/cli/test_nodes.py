@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from dynamig.cli.nodes import Reports, clock
-from dynamig.cli.view import GpuView, gpu_json, gpu_views
+from dynamig.cli.view import OUT_OF_USE, PUBLISHED_NO_MORE, GpuView, gpu_json, gpu_views
+from dynamig.dra import Taint
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.loans import Borrower, Loan
-from dynamig.protocol.node_report import Report
-from tests.unit.cli.cluster import Object, claim, device, pool, ready, slices
+from dynamig.protocol.node_report import OwnGpu, Report
+from dynamig.protocol.outages import Outage
+from tests.unit.cli.cluster import Object, claim, device, gpu_uuid, pool, ready, slices
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 GPU = pool()
@@ -26,7 +28,8 @@ QUARTER = (GPU, device("1g10gb-19-6", GPU))
 def lease(
     age_s: float = 5.0, *, node: str = "n1", registered: bool = True, loans: tuple[Loan, ...] = (), **changes: Any
 ) -> Object:
-    report = Report("boot", 1, registered, (), loans=loans).to_json()
+    told = {key: changes.pop(key) for key in ("outages", "gpus") if key in changes}
+    report = Report("boot", 1, registered, (), loans=loans, **told).to_json()
     renewed = (NOW - timedelta(seconds=age_s)).isoformat().replace("+00:00", "Z")
     meta = {"name": names.lease_name(node), "annotations": {names.REPORT: report}}
     return {"metadata": meta, "spec": {"renewTime": renewed}} | changes
@@ -172,3 +175,39 @@ def test_loans_of_dynamigs_driver_say_nothing_of_another_drivers_gpus() -> None:
     held = lease(loans=(LOAN,))
     (view,) = gpu_views(other, [], "net.example.com", Reports({held["metadata"]["name"]: held}, None, NOW))
     assert view.loan is None
+
+
+UUID = GpuUuid(gpu_uuid("n1", 0))
+SILENT = Outage("GPU_LOST", int((NOW - timedelta(minutes=7)).timestamp()))
+WATCHED = replace(SILENT, until=int((NOW + timedelta(minutes=2)).timestamp()))
+
+
+@pytest.mark.parametrize(
+    ("outage", "words"),
+    [
+        (SILENT, f"does not answer its driver since {clock(NOW - timedelta(minutes=7), NOW)} (GPU_LOST)"),
+        (
+            WATCHED,
+            "answers its driver again after GPU_LOST, offered again at "
+            f"{clock(NOW + timedelta(minutes=2), NOW)} if it goes on",
+        ),
+    ],
+)
+def test_a_silent_gpu_and_one_that_is_watched_are_told_apart(outage: Outage, words: str) -> None:
+    taint = (Taint(names.UNHEALTHY_TAINT, "", "NoSchedule"),)
+    published = slices(pool(taints={d.name: taint for d in GPU.devices}))
+    leases = {"dynamig-node-n1": lease(outages={UUID: outage})}
+    (view,) = gpu_views(published, [], reports=Reports(leases, None, NOW))
+    assert view.problem == words
+    (unread,) = gpu_views(published, [], reports=Reports(None, None, NOW))
+    assert unread.problem == OUT_OF_USE
+
+
+def test_the_gpus_of_a_dead_driver_stay_in_sight_when_its_slices_are_gone() -> None:
+    own = tuple(OwnGpu(GpuUuid(gpu_uuid("n1", n)), f"n1/gpu-{n}", "H100") for n in range(2))
+    held = [ready(claim("c", [HALF]), [HALF])]
+    first, second = seen(leases=[lease(61, gpus=own)], published=False, claims=held)
+    assert (first.uuid, [h.claim for h in first.holdings]) == (own[0].uuid, ["c"])
+    assert (second.name, second.uuid, second.product) == ("n1/gpu-1", own[1].uuid, "H100")
+    assert second.wrong == f"driver silent since {clock(NOW - timedelta(seconds=61), NOW)}; {PUBLISHED_NO_MORE}"
+    assert seen(leases=[lease(5, gpus=own)], published=False) == (), "it will publish them"

@@ -11,7 +11,7 @@ from dynamig.cli.asked import Asked
 from dynamig.cli.holdings import Holding, HoldingState
 from dynamig.cli.output import Page
 from dynamig.cli.view import gpu_views
-from dynamig.cli.waiting import waiting
+from dynamig.cli.waiting import waiting, with_users
 from dynamig.protocol import names
 from tests.unit.cli.cluster import DRIVER, Object, claim, device, pool, slices
 
@@ -87,6 +87,15 @@ def test_a_device_whose_pods_all_end_leaves() -> None:
 
     assert state() is state("a") is HoldingState.ALLOCATED
     assert state("a", "b") is HoldingState.LEAVING
+
+
+def test_a_device_that_no_pod_has_yet_names_the_pods_that_are_to_have_it_and_why_they_wait() -> None:
+    """As one that is paid for, and that kube-scheduler finds no processors for."""
+    paid = {"type": names.CONDITION, "status": "True", "message": "Slurm job 7 pays for it"}
+    lacking = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: 2 Insufficient cpu."}
+    views = gpu_views(slices(GPU), [claim("c", [(GPU, device("1g10gb-19-6", GPU))])])
+    ((found,),) = (v.holdings for v in with_users(views, [pod(conditions=[paid, lacking])]))
+    assert (found.pods, found.state, found.reason) == (("p",), HoldingState.ALLOCATED, lacking["message"])
 
 
 def test_without_the_right_to_read_pods_a_made_claim_still_names_its_pod() -> None:
