@@ -38,6 +38,7 @@ from dynamig.protocol.hold_lifecycle import HoldState
 from dynamig.protocol.hold_note import Attempt, NotedDevice
 from dynamig.protocol.identity import Role, surviving
 from dynamig.protocol.slurm_jobs import Ending, Job, JobState
+from dynamig.protocol.times import to_rfc3339
 
 BALLAST_SECONDS = 10.0
 """How long ballast may wait for the hold that it was submitted for."""
@@ -222,8 +223,9 @@ def _planned(of: ClaimSet, ended: Job | None, world: World, choose: Chooser) -> 
     if isinstance(planned, NoPlan):
         return (Tell(of, "NoLegalPlacement", planned.why),)
     if _was_tried(planned, attempt, world) and _rests(of, attempt, world):
-        tried = ", ".join(attempt.excluded)
-        return (Tell(of, "Unschedulable", f"kube-scheduler cannot place the pod on {tried}: one is tried again later"),)
+        tried, when = ", ".join(attempt.excluded), to_rfc3339(int((attempt.committed or 0.0) + REST))
+        why = f"kube-scheduler cannot place the pod on {tried}: one is tried again at {when}, or for a new pod"
+        return (Tell(of, "Unschedulable", why),)
     is_noted = not of.claims or (noted == attempt and all(c.view.held for c in of.claims))
     if is_noted:
         return (Submit(of, attempt, planned),)

@@ -24,6 +24,10 @@ from dynamig.protocol.times import from_rfc3339
 Obj = Mapping[str, Any]
 NO_MARKS: Mapping[str, NodeMarks] = {}
 
+MOST_AHEAD = 30.0
+"""Seconds that a node's clock may be ahead of the bridge's. A report from further in the future would look new for that
+much longer than it is, and be taken for the last word on a prepare that has just begun (`LONGEST_PREPARE`)."""
+
 
 def slurm_pods(pods: Iterable[Obj], namespaces: Iterable[Obj], accounts: Accounts) -> dict[str, PodView]:
     """Pods with claims in namespaces labelled for Slurm, by UID."""
@@ -53,11 +57,19 @@ def node_view(name: str, lease: Obj | None, now: float) -> NodeView:
         outages = outages_from_json(report.get("outages", {}))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         return _silent(name, f"its driver's report cannot be read: {error!r}")
-    fresh = now - renewed <= FRESH_SECONDS
-    stale = "" if fresh else f"its driver has not reported since {lease['spec']['renewTime']}"
-    why = stale or _why_not(registered, device_map, trouble)
+    undated = _undated(now - renewed, lease["spec"]["renewTime"])
+    why = undated or _why_not(registered, device_map, trouble)
     slurm = SlurmNodeName(told_name if noted is None else device_map.slurm_node or name)
-    return NodeView(name, slurm, fresh, not why, why, claims, renewed, device_map.gpus, outages=outages)
+    reported = renewed if renewed - now <= MOST_AHEAD else 0.0
+    return NodeView(name, slurm, not undated, not why, why, claims, reported, device_map.gpus, outages=outages)
+
+
+def _undated(age: float, renewed: str) -> str:
+    """Why nobody knows that a report of this age, in seconds by two clocks, is new; empty if it is."""
+    if age < -MOST_AHEAD:
+        ahead = f"its clock is {-age:.0f} s ahead of the bridge's"
+        return f"{ahead}, so nobody knows how old its driver's report is: both need the same time server"
+    return "" if age <= FRESH_SECONDS else f"its driver has not reported since {renewed}"
 
 
 def _why_not(registered: bool, device_map: DeviceMap, trouble: str) -> str:

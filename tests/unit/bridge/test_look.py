@@ -13,7 +13,7 @@ import pytest
 from dynamig.bridge.accounts import Accounts
 from dynamig.bridge.config import load
 from dynamig.bridge.fits import NodeMarks, marks_of
-from dynamig.bridge.look import checked, node_view, node_views, slurm_pods, world
+from dynamig.bridge.look import MOST_AHEAD, checked, node_view, node_views, slurm_pods, world
 from dynamig.dra import resource_slices
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies
@@ -47,6 +47,15 @@ def test_a_node_that_reports_and_agrees_with_slurm_is_ready() -> None:
     assert node.claims == {"u1"}
     assert node.map == {0: "GPU-0", 1: "GPU-1"}
     assert node.outages == {}
+
+
+def test_a_report_from_the_future_is_no_word_on_what_is_there_now() -> None:
+    """A dead driver's would count for as long as its node's clock is ahead."""
+    near = node_view("n1", lease(-MOST_AHEAD + 1), NOW)
+    assert (near.fresh, near.ready, near.reported > NOW) == (True, True, True)
+    far = node_view("n1", lease(-MOST_AHEAD - 60), NOW)
+    assert (far.fresh, far.ready, far.reported) == (False, False, 0.0)
+    assert "its clock is 90 s ahead of the bridge's" in far.why_not
 
 
 def test_a_gpu_without_partitions_shares_memory_with_itself() -> None:
