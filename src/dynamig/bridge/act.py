@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -169,14 +169,11 @@ class Hands:
         choice = action.choice
         for claim in action.of.claims:
             picks = [p for p in choice.picks if p.claim_uid == claim.view.ref.uid]
-            devices = tuple(NotedDevice(p.pool, p.device, choice.gpu) for p in picks)
-            note = HoldNote(devices, action.attempt).to_json()
+            noted_now = tuple(NotedDevice(p.pool, p.device, choice.gpu) for p in picks)
+            note = HoldNote(noted_now, action.attempt).to_json()
             noted = self._objects.note(claim.view, {names.NODE: action.node, names.HOLD: note, names.VERIFIED: None})
-            results: list[dict[str, Any]] = [
-                {"request": p.request, "driver": self._driver, "pool": p.pool, "device": p.device} for p in picks
-            ]
-            config = choice.configs.get(claim.view.ref.uid, ())
-            self._objects.allocate(noted, _allocation(results, config, action.node, self._wall()))
+            devices = choice.devices[claim.view.ref.uid]
+            self._objects.allocate(noted, _allocation(devices, action.node, self._wall()))
         log.info(
             "committed",
             pods=action.of.names,
@@ -237,14 +234,12 @@ def _ballast(hold: HoldRequest, filler: Filler) -> HoldRequest:
     )
 
 
-def _allocation(
-    results: list[dict[str, Any]], config: Sequence[Mapping[str, Any]], node: str, now: float
-) -> dict[str, Any]:
+def _allocation(devices: Mapping[str, Any], node: str, now: float) -> dict[str, Any]:
     """As kube-scheduler accepts it from outside: with a time stamp and a node selector, without reservation."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {
         "allocationTimestamp": to_rfc3339(now),
-        "devices": {"results": results, **({"config": list(config)} if config else {})},
+        "devices": dict(devices),
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
     }
 

@@ -84,8 +84,8 @@ class WorldChooser:
             for pick in chosen
         )
         told = (allocation_status(found, n, claim, classes)["devices"] for n, claim in enumerate(wanted))
-        configs = {c.view.ref.uid: devices.get("config", ()) for c, devices in zip(claims, told, strict=True)}
-        return Choice(gpu, picks, cost, found.score.lost, configs)
+        devices = {c.view.ref.uid: one for c, one in zip(claims, told, strict=True)}
+        return Choice(gpu, picks, cost, found.score.lost, devices)
 
     def _here(self, claims: Sequence[SetClaim], pool: str) -> frozenset[DeviceId]:
         """What others have of the pool."""

@@ -33,13 +33,14 @@ class Pick:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Devices for every request of a set, on one GPU. `cost`: shards; `lost`: partitions that it makes impossible;
-    `configs`: by claim UID what claim and classes tell the driver, as an allocation has it, no part of equality."""
+    `devices`: by claim UID what `status.allocation.devices` is to be, with the configuration of claim and classes and the
+    claim's tolerations; no part of equality."""
 
     gpu: GpuUuid
     picks: tuple[Pick, ...]
     cost: int
     lost: int
-    configs: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict, compare=False)
+    devices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

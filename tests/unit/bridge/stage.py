@@ -230,6 +230,12 @@ def published() -> Mapping[GpuUuid, PublishedPool]:
     return found
 
 
+def _devices(pick: Pick) -> Mapping[str, Any]:
+    """Of a claim with one device."""
+    chosen = {"request": pick.request, "driver": names.DRIVER_NAME, "pool": pick.pool, "device": pick.device}
+    return {"results": [chosen]}
+
+
 class TableChooser:
     """Reads the wanted profile from the test's claim specs; the real one evaluates selectors."""
 
@@ -263,7 +269,7 @@ class TableChooser:
             now.append(best)
         if most is not None and total > most:
             return NoChoice(f"costs {total} shards, {most} are held or free")
-        return Choice(gpu, tuple(picks), total, lost)
+        return Choice(gpu, tuple(picks), total, lost, {p.claim_uid: _devices(p) for p in picks})
 
     def _live(self, of: ClaimSet, gpu: GpuUuid) -> list[Partition]:
         """What other claims have, allocated, still noted or just promised, on the GPU."""

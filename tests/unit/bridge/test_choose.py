@@ -166,9 +166,14 @@ def test_what_claim_and_class_tell_the_driver_goes_with_the_devices() -> None:
     sharing = {"opaque": {"driver": names.DRIVER_NAME, "parameters": {"kind": "MigDeviceConfig", "sharing": {}}}}
     mine = claim("me", "1g.10gb")
     mine.body["spec"]["devices"]["config"] = [sharing]
+    toleration = {"key": "example.com/test", "operator": "Exists"}
+    mine.body["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = [toleration]
     found = WorldChooser(world(), names.DRIVER_NAME)(ClaimSet("set", (), (mine, claim("other", "1g.10gb"))), GPU)
     assert isinstance(found, Choice)
-    assert found.configs == {"me": [{"source": "FromClaim", **sharing}], "other": ()}
+    assert found.devices["me"]["config"] == [{"source": "FromClaim", **sharing}]
+    assert found.devices["other"].keys() == {"results"}
+    (first, second) = (found.devices[uid]["results"][0] for uid in ("me", "other"))
+    assert (first["tolerations"], "tolerations" in second) == ([toleration], False), "nor is ours told to anybody"
 
 
 def test_a_claim_that_asks_for_nothing_is_named() -> None:
