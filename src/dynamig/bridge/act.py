@@ -169,11 +169,11 @@ class Hands:
         choice = action.choice
         for claim in action.of.claims:
             picks = [p for p in choice.picks if p.claim_uid == claim.view.ref.uid]
-            noted_now = tuple(NotedDevice(p.pool, p.device, choice.gpu) for p in picks)
-            note = HoldNote(noted_now, action.attempt).to_json()
+            devices = tuple(NotedDevice(p.pool, p.device, choice.gpu) for p in picks)
+            note = HoldNote(devices, action.attempt).to_json()
             noted = self._objects.note(claim.view, {names.NODE: action.node, names.HOLD: note, names.VERIFIED: None})
-            devices = choice.devices[claim.view.ref.uid]
-            self._objects.allocate(noted, _allocation(devices, action.node, self._wall()))
+            allocation = _allocation(choice.devices[claim.view.ref.uid], action.node, self._wall())
+            self._objects.allocate(noted, allocation)
         log.info(
             "committed",
             pods=action.of.names,

@@ -447,7 +447,7 @@ def _ending(of: ClaimSet, world: World) -> tuple[Action, ...]:
     for claim in (c for c in of.claims if c.view.held):
         if not claim.view.reserved_for and (of.never_bound or _is_nowhere(claim, world)):
             actions.append(LetGo(claim))
-        elif claim.view.allocated and not claim.view.reserved_for and claim.made_for is None:
+        elif claim.view.allocated and not claim.view.reserved_for and not (claim.made_for and claim.view.deleting):
             actions.append(TakeBack(replace(of, claims=(claim,)), "no pod uses it any more"))
         elif not (claim.view.allocated or claim.view.released or claim.view.deleting):
             actions.append(Release(claim))  # a claim that is being deleted needs no word

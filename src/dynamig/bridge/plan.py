@@ -33,8 +33,8 @@ class Pick:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Devices for every request of a set, on one GPU. `cost`: shards; `lost`: partitions that it makes impossible;
-    `devices`: by claim UID what `status.allocation.devices` is to be, with the configuration of claim and classes and the
-    claim's tolerations; no part of equality."""
+    `devices`: by claim UID what `status.allocation.devices` is to be, with the configuration of claim and classes and
+    the claim's tolerations; no part of equality."""
 
     gpu: GpuUuid
     picks: tuple[Pick, ...]

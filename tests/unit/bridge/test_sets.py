@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dynamig.bridge.committed import PATIENCE_UNSCHEDULABLE, SEEN_TWICE, SLURM_SETTLES
 from dynamig.bridge.decide import LONGEST_PREPARE
 from dynamig.bridge.fits import NodeMarks
@@ -192,13 +194,19 @@ def test_a_claim_stays_in_the_set_that_it_is_held_for_whatever_its_owners_become
     assert ended == {"a", "b"}
 
 
-def test_a_claim_that_its_pod_left_behind_is_let_go() -> None:
-    """kubectl delete pod --cascade=orphan."""
+@pytest.mark.parametrize("deallocated", [True, False])
+def test_a_claim_that_its_pod_left_behind_is_let_go(deallocated: bool) -> None:
+    """kubectl delete pod --cascade=orphan. Kubernetes does not deallocate it where somebody took its finalizer away."""
     stage = Stage()
     stage.sets.create_pod("a", wants("1g.10gb"))
     stage.settle()
-    stage.sets.claims["a-0"]["metadata"]["ownerReferences"] = []
+    claim = stage.sets.claims["a-0"]
+    claim["metadata"]["ownerReferences"] = []
+    allocation = claim["status"]["allocation"]
     stage.sets.force_delete_pod("a")
+    if not deallocated:
+        claim["status"] = {"allocation": allocation}
+        claim["metadata"]["finalizers"] = [names.HELD]
     stage.settle()
     assert stage.states()["pod-a"] is JobState.RUNNING, "its hardware is not known to be gone"
     stage.sets.drivers_let_go(NODES)
