@@ -59,15 +59,18 @@ def row(namespace: str, claim: str, pods: tuple[str, ...], why: str) -> Holding:
 
 
 NO_WORD = "no bridge has spoken of it: does one run? `kubectl -n dynamig-system get lease dynamig-bridge`"
+NOT_LOOKED_AT = "nothing gates it any more, and kube-scheduler has not looked at it since"
 SLURMS = f"devices here are for namespaces with the label {names.SCHEDULER_LABEL}=slurm"
 
 
 def reason(pod: Object, *, slurm: bool = False) -> str:
     """Why the pod has no node: what the bridge to Slurm says, else the scheduler; empty if nobody says anything."""
     conditions = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    gated = any(g["name"] == names.GATE for g in (pod.get("spec") or {}).get("schedulingGates") or ())
-    if names.CONDITION not in conditions and gated:
+    gates = [g["name"] for g in (pod.get("spec") or {}).get("schedulingGates") or ()]
+    if names.CONDITION not in conditions and names.GATE in gates:
         return NO_WORD
+    if not gates and conditions.get("PodScheduled", {}).get("reason") == "SchedulingGated":
+        return NOT_LOOKED_AT
     told = [conditions.get(names.CONDITION, {}), conditions.get("PodScheduled", {})]
     messages = (str(c.get("message", "")) for c in told if c.get("status") == "False")
     # What the scheduler could preempt says nothing about devices.

@@ -11,7 +11,7 @@ from dynamig.cli.asked import Asked
 from dynamig.cli.holdings import Holding, HoldingState
 from dynamig.cli.output import Page
 from dynamig.cli.view import gpu_views
-from dynamig.cli.waiting import waiting, with_users
+from dynamig.cli.waiting import NOT_LOOKED_AT, waiting, with_users
 from dynamig.protocol import names
 from tests.unit.cli.cluster import DRIVER, Object, claim, device, pool, slices
 
@@ -96,6 +96,14 @@ def test_a_device_that_no_pod_has_yet_names_the_pods_that_are_to_have_it_and_why
     views = gpu_views(slices(GPU), [claim("c", [(GPU, device("1g10gb-19-6", GPU))])])
     ((found,),) = (v.holdings for v in with_users(views, [pod(conditions=[paid, lacking])]))
     assert (found.pods, found.state, found.reason) == (("p",), HoldingState.ALLOCATED, lacking["message"])
+
+
+def test_a_pod_that_nothing_gates_any_more_is_not_said_to_be_gated() -> None:
+    """Its condition says so until kube-scheduler looks at it."""
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "Scheduling is blocked"}
+    views = gpu_views(slices(GPU), [claim("c", [(GPU, device("1g10gb-19-6", GPU))])])
+    ((found,),) = (v.holdings for v in with_users(views, [pod(conditions=[gated])]))
+    assert found.reason == NOT_LOOKED_AT
 
 
 def test_without_the_right_to_read_pods_a_made_claim_still_names_its_pod() -> None:
