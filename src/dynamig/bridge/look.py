@@ -22,8 +22,6 @@ from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
 from dynamig.protocol.times import from_rfc3339
 
 Obj = Mapping[str, Any]
-NO_MARKS: Mapping[str, NodeMarks] = {}
-
 MOST_AHEAD = 30.0
 """Seconds that a node's clock may be ahead of the bridge's. A report from further in the future would look new for that
 much longer than it is, and be taken for the last word on a prepare that has just begun (`LONGEST_PREPARE`)."""
@@ -115,10 +113,11 @@ def node_views(
     leases: Mapping[str, Obj],
     slurm_nodes: Mapping[SlurmNodeName, SlurmNode],
     now: float,
-    marks: Mapping[str, NodeMarks] = NO_MARKS,
+    marks: Mapping[str, NodeMarks] | None = None,
 ) -> dict[str, NodeView]:
-    """Every node as its driver tells of it, checked. `leases`: by name; `marks`: by node. Two that say they are the
-    same Slurm node are both out of use: a job there would be paid to either."""
+    """Every node as its driver tells of it, checked. `leases`: by name; `marks`: of all nodes that Kubernetes has, None
+    where nobody asked it. Two that say they are the same Slurm node are both out of use: a job there would be paid to
+    either."""
     views = [node_view(node, leases.get(names.lease_name(node)), now) for node in sorted(set(nodes))]
     same = Counter(view.slurm for view in views)
     found = {}
@@ -127,7 +126,9 @@ def node_views(
             seen = _unusable(view, f"another node says too that it is {view.slurm} in Slurm")
         else:
             seen = checked(view, slurm_nodes.get(view.slurm))
-        found[view.name] = marked(seen, marks.get(view.name, UNMARKED))
+        if marks is not None and view.name not in marks:
+            seen = _unusable(seen, "Kubernetes has no node of that name")
+        found[view.name] = marked(seen, (marks or {}).get(view.name, UNMARKED))
     return found
 
 

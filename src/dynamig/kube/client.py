@@ -131,7 +131,9 @@ def _family(error: ApiError, what: str) -> DynamigError:
             return Refused("NOT_FOUND", told)
         case 409:
             return Conflict("CONFLICT", told, "read again and decide anew")
-        case 401 | 403:
+        case 401:
+            return Unavailable("NOT_LOGGED_IN", told, "the token or certificate is not accepted: did it expire?")
+        case 403:
             return Refused("FORBIDDEN", told, "compare with deploy/chart/templates: the service account lacks it")
         case 400 | 422:
             return Refused("INVALID", told)

@@ -25,6 +25,7 @@ RETRY: Final = frozenset(
         "NODE_REBOOTED",  # what the pod had is gone; the kubelet prepares it again
         "NOT_AS_ASKED",  # read back something else than was asked for
         "NOT_FOUND",  # NVML: gone between two calls
+        "NOT_LOGGED_IN",  # the API server: the driver's token is to be renewed, as when its Node was made anew
         "NVML_TIMEOUT",
         "NVML_UNAVAILABLE",
         "OVERLOADED",

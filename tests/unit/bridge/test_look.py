@@ -190,3 +190,12 @@ def test_only_the_out_of_service_taint_declares_a_node_gone() -> None:
     off = marks("node.kubernetes.io/unreachable", names.OUT_OF_SERVICE)
     found = node_views(["n1", "n2", "n3"], {}, {}, NOW, {"n1": unreachable, "n2": off})
     assert [name for name, node in found.items() if node.gone] == ["n2"]
+
+
+def test_a_node_that_kubernetes_does_not_have_any_more_is_out_of_use() -> None:
+    """Its driver's report outlives it; else a pod would be told that its labels do not fit."""
+    leases = {names.lease_name("n1"): lease()}
+    slurm = {N1: slurm_node(0, 1)}
+    assert node_views(["n1"], leases, slurm, NOW, {"n1": NodeMarks()})["n1"].ready
+    gone = node_views(["n1"], leases, slurm, NOW, {"n2": NodeMarks()})["n1"]
+    assert (gone.ready, gone.gone, gone.why_not) == (False, False, "Kubernetes has no node of that name")

@@ -38,6 +38,10 @@ def test_a_token_file_that_is_not_there_yet_is_named_and_read_again(tmp_path: Pa
         with pytest.raises(Unavailable, match=f"Token file {token} not found") as caught, client.translated("Node n1"):
             connected.get(client.Node, "n1")
         assert caught.value.code == "NO_TOKEN"
+        token.write_text("expired\n")
+        with pytest.raises(Unavailable) as caught, client.translated("Node n1"):
+            connected.get(client.Node, "n1")
+        assert caught.value.code == "NOT_LOGGED_IN"
         token.write_text("t\n")
         assert client.plain(connected.get(client.Node, "n1"))["metadata"] == {"name": "n1"}
         server.shutdown()
