@@ -12,7 +12,7 @@ from dynamig.bridge.accounts import Accounts
 from dynamig.bridge.by_identity import by_identity
 from dynamig.bridge.fits import UNMARKED, NodeMarks, marks_of
 from dynamig.bridge.world import NodeView, PodView, SetClaim, World, read_pod, read_set_claim
-from dynamig.dra import PublishedPool, read_pools
+from dynamig.dra import PublishedPool, read_pools, rules_for, tainted
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.device_map import NO_MAP, DeviceMap, map_from_json
@@ -140,6 +140,7 @@ def world(
     namespaces: Iterable[Obj],
     claims: Iterable[Obj],
     slices: Iterable[Obj],
+    rules: Iterable[Obj] = (),
     classes: Iterable[Obj],
     leases: Mapping[str, Obj],
     nodes: Iterable[Obj],
@@ -148,8 +149,11 @@ def world(
     slurm_nodes: Sequence[SlurmNode],
     slurm_started: float,
 ) -> World:
-    """One picture. `leases`: by name."""
-    pools = [p for p in _pools(slices, driver) if p.complete and p.node is not None]
+    """One picture. `leases`: by name; `rules`: DeviceTaintRules."""
+    known_rules = tuple(rules)
+    pools = [
+        _tainted(p, *rules_for(p, known_rules)) for p in _pools(slices, driver) if p.complete and p.node is not None
+    ]
     by_name = {n.name: n for n in slurm_nodes}
     reporting = {name.removeprefix(names.LEASE_PREFIX) for name in leases if name.startswith(names.LEASE_PREFIX)}
     known = reporting | {p.node for p in pools if p.node is not None}
@@ -181,6 +185,11 @@ def _pools(slices: Iterable[Obj], driver: str) -> Iterator[PublishedPool]:
 def _pool(*slices: Obj) -> PublishedPool:
     (pool,) = read_pools(slices)
     return pool
+
+
+@by_identity(keep=1 << 14)
+def _tainted(pool: PublishedPool, *rules: Obj) -> PublishedPool:
+    return tainted(pool, rules)
 
 
 def _by_gpu(pools: Iterable[PublishedPool]) -> dict[GpuUuid, PublishedPool]:

@@ -33,6 +33,7 @@ from dynamig.errors import Unavailable
 from dynamig.kube.cache import WatchedObjects
 from dynamig.kube.client import (
     DeviceClass,
+    DeviceTaintRule,
     Lease,
     Namespace,
     Node,
@@ -175,6 +176,7 @@ class Bridge:
             namespaces=objects[Namespace],
             claims=objects[ResourceClaim],
             slices=objects[ResourceSlice],
+            rules=objects[DeviceTaintRule],
             classes=objects[DeviceClass],
             leases={o["metadata"]["name"]: o for o in objects[Lease]},
             nodes=objects[Node],
@@ -191,8 +193,12 @@ def _watched(client: Client, namespace: str, poked: threading.Event) -> dict[Any
         ResourceClaim: "*",
         Lease: namespace,
         ResourceSlice: None,
+        DeviceTaintRule: None,
         DeviceClass: None,
         Namespace: None,
         Node: None,
     }
-    return {kind: WatchedObjects(client, kind, poked.set, namespace=found) for kind, found in where.items()}
+    return {
+        kind: WatchedObjects(client, kind, poked.set, namespace=found, may_be_absent=kind is DeviceTaintRule)
+        for kind, found in where.items()
+    }

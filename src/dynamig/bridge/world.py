@@ -111,8 +111,8 @@ class SetClaim:
     @property
     def barred_since(self) -> float | None:
         """Since when no prepare of it can begin, in seconds of the epoch: it is being deleted, or was released."""
-        told = self.body["metadata"].get("deletionTimestamp") or self.view.annotations.get(names.RELEASE)
-        return None if told is None else from_rfc3339(told)
+        told = (self.body["metadata"].get("deletionTimestamp"), self.view.annotations.get(names.RELEASE))
+        return min((from_rfc3339(t) for t in told if t is not None), default=None)
 
     @cached_property
     def note(self) -> HoldNote | None:

@@ -22,6 +22,7 @@ from dynamig.cli.waiting import is_over, waiting, with_users
 from dynamig.errors import DynamigError, Refused
 from dynamig.kube.client import (
     DeviceClass,
+    DeviceTaintRule,
     Event,
     Lease,
     Namespace,
@@ -58,10 +59,11 @@ class Cluster:
     pods: Sequence[Object] | None
     templates: Sequence[Object] | None
     events: Sequence[Object]
+    rules: Sequence[Object]
 
     def views(self, driver: str) -> Sequence[view.GpuView]:
         ending = {_name(p) for p in self.pods or () if p["metadata"].get("deletionTimestamp") or is_over(p)}
-        found = view.gpu_views(self.slices, self.claims, driver, self.reports, ending)
+        found = view.gpu_views(self.slices, self.claims, driver, self.reports, ending, self.rules)
         views = with_users(found, self.pods or ())
         return with_complaints(views, complaints(self.events, self.pods), warnings(self.pods or ()))
 
@@ -109,6 +111,7 @@ def _read(client: Client, namespace: str | None) -> Cluster:
         slices=slices,
         reports=Reports(by_name(leases), by_name(nodes), datetime.now(UTC)),
         classes=_if_allowed("DeviceClasses", lambda: client.list(DeviceClass)),
+        rules=_if_allowed("DeviceTaintRules", lambda: client.list(DeviceTaintRule), absent=True) or (),
         pods=pods,
         templates=templates,
         events=[e for ns in sorted(unprepared(claims)) for e in _events(client, ns)],
@@ -139,13 +142,14 @@ def _events(client: Client, namespace: str) -> list[Object]:
     return _if_allowed("Events", lambda: client.list(Event, namespace=namespace, fields=fields)) or []
 
 
-def _if_allowed(what: str, listed: Callable[[], Iterable[Any]]) -> list[Object] | None:
-    """What makes the answer better and need not be readable to whoever looks at GPUs; None if it is not."""
+def _if_allowed(what: str, listed: Callable[[], Iterable[Any]], *, absent: bool = False) -> list[Object] | None:
+    """What makes the answer better and need not be readable to whoever looks at GPUs; None if it is not. `absent`: nor
+    need the API server know of such things."""
     try:
         with translated(f"reading {what}"):
             return [plain(one) for one in listed()]
     except Refused as refused:
-        if refused.code != "FORBIDDEN":
+        if refused.code != "FORBIDDEN" and not (absent and refused.code == "NOT_FOUND"):
             raise
         return None
 

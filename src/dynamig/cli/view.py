@@ -17,7 +17,7 @@ from typing import Any
 from dynamig.cli import nodes, room
 from dynamig.cli.holdings import Holding, HoldingState, Name, holding_json, holdings
 from dynamig.cli.nodes import NO_TROUBLE, NOTHING_READ, NodeTrouble, Reports
-from dynamig.dra import PublishedDevice, PublishedPool, read_pools
+from dynamig.dra import PublishedDevice, PublishedPool, read_pools, rules_for, tainted
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
@@ -94,15 +94,17 @@ def gpu_views(
     driver: str = names.DRIVER_NAME,
     reports: Reports = NOTHING_READ,
     ending: Collection[Name] = (),
+    rules: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[GpuView, ...]:
     """Every GPU that `driver` publishes, by node and name, with who holds what. `slices`: None if they may not be read;
-    then the GPUs are those in claims. `ending`: pods that are over or being deleted.
+    then the GPUs are those in claims. `ending`: pods that are over or being deleted;
+    `rules`: DeviceTaintRules.
 
     A GPU that is in claims and no longer published is there too, and says so; and so are the GPUs of a node whose
     driver has reported and does not any more, or that node, where it told of none.
     """
     read = [read_claim(c, driver) for c in claims]
-    pools = read_pools(slices or ())
+    pools = [tainted(p, rules_for(p, rules)) for p in read_pools(slices or ())]
     held = holdings(pools, read, driver, ending)
     mine = [p for p in pools if p.driver == driver]
     published = [_gpu(pool, gpu, devices, held) for pool in mine for gpu, devices in _gpus_of(pool)]

@@ -12,6 +12,7 @@ from dynamig.dra.model import AttributeValue, Device, GpuFacts, Pool, Taint
 from dynamig.dra.pool import gpu_pool
 from dynamig.dra.read import PublishedDevice, PublishedPool, read_pools
 from dynamig.dra.slices import resource_slices, same_content
+from dynamig.dra.taint_rules import rules_for, tainted
 from dynamig.dra.version import Version, semver
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
     "limits_for",
     "read_pools",
     "resource_slices",
+    "rules_for",
     "same_content",
     "semver",
+    "tainted",
 ]

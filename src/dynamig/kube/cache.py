@@ -21,13 +21,15 @@ from dynamig.protocol.pauses import pause_after
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.4, 10.0
+ABSENT_PAUSE = 60.0
+"""Seconds until a kind that the API server does not serve is looked for again."""
 
 Objects = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 class WatchedObjects:
     """Objects of `resource` by (namespace, name), only the one with `name` if that is given. `on_change` is called
-    after each change, from the thread."""
+    after each change, from the thread. `may_be_absent`: an API server that does not serve the kind has none of it."""
 
     def __init__(
         self,
@@ -37,10 +39,12 @@ class WatchedObjects:
         *,
         namespace: str | None = None,
         name: str | None = None,
+        may_be_absent: bool = False,
     ) -> None:
         self._client = client
         self._resource = resource
         self._on_change = on_change
+        self._may_be_absent = may_be_absent
         self._where: dict[str, Any] = {"namespace": namespace} if namespace else {}
         if name is not None:  # as a field: so the rights on this one object are enough
             self._where["fields"] = {"metadata.name": name}
@@ -68,8 +72,13 @@ class WatchedObjects:
 
     def refresh(self) -> None:
         """The copy is at least as new as this call, however far behind its watch is. Raises Unavailable."""
-        with translated(f"listing {self._resource.__name__}"):
-            self._list()
+        try:
+            with translated(f"listing {self._resource.__name__}"):
+                self._list()
+        except DynamigError as error:
+            if not self._is_absent(error):
+                raise
+            self._none()
 
     def _run(self) -> None:
         failures = 0
@@ -79,6 +88,10 @@ class WatchedObjects:
                 self._follow()
                 continue
             except DynamigError as error:
+                if self._is_absent(error):
+                    self._none()
+                    self._stopping.wait(ABSENT_PAUSE)
+                    continue
                 if self._synced.is_set() or not failures:
                     log.warning("watch_broken", kind=self._resource.__name__, code=error.code, error=str(error))
             except Exception:
@@ -110,6 +123,14 @@ class WatchedObjects:
             if int(version) >= self._newest:
                 self._objects, self._newest = objects, int(version)
         return version
+
+    def _is_absent(self, error: DynamigError) -> bool:
+        return self._may_be_absent and error.code == "NOT_FOUND"
+
+    def _none(self) -> None:
+        with self._lock:
+            self._objects = {}
+        self._in_step()
 
     def _in_step(self) -> None:
         if not self._synced.is_set():

@@ -29,6 +29,8 @@ ResourceClaimTemplate = create_namespaced_resource(
     "resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates"
 )
 ResourceSlice = create_global_resource("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
+DeviceTaintRule = create_global_resource("resource.k8s.io", "v1", "DeviceTaintRule", "devicetaintrules")
+"""Served by Kubernetes 1.37 and newer."""
 DeviceClass = create_global_resource("resource.k8s.io", "v1", "DeviceClass", "deviceclasses")
 Lease = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases")
 Node = create_global_resource("", "v1", "Node", "nodes")

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from dynamig.bridge.choose import WorldChooser
 from dynamig.bridge.plan import Choice, Chooser, NoChoice, NoPlan, plan_hold
 from dynamig.bridge.sets import ClaimSet
 from dynamig.bridge.world import SetClaim, World, read_set_claim
+from dynamig.dra import rules_for, tainted
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.hold_note import Attempt, HoldNote, NotedDevice
@@ -180,3 +183,33 @@ def test_a_claim_that_asks_for_nothing_is_named() -> None:
     nothing = replace(claim("nothing", "any"), body={"metadata": {"namespace": "ns", "name": "nothing"}, "spec": {}})
     found = WorldChooser(world(), names.DRIVER_NAME)(ClaimSet("set", (), (nothing,)), GPU)
     assert found == NoChoice("claim ns/nothing asks for no device: leave it out of the pod")
+
+
+def rule(name: str, **selector: str) -> dict[str, Any]:
+    taint = {"key": "example.com/broken", "effect": "NoSchedule"}
+    return {"metadata": {"name": name}, "spec": {"deviceSelector": selector, "taint": taint}}
+
+
+@pytest.mark.parametrize(
+    ("selector", "fits"),
+    [
+        ({"driver": names.DRIVER_NAME, "pool": POOL}, False),
+        ({"pool": POOL, "device": "gpu-0-mig-7g80gb-0-0"}, False),
+        ({}, False),
+        ({"pool": POOL, "device": "gpu-0-mig-1g10gb-19-6"}, True),
+        ({"pool": "another"}, True),
+        ({"driver": "another.example.com"}, True),
+    ],
+)
+def test_devices_that_an_administrator_tainted_are_nobodys(selector: dict[str, str], fits: bool) -> None:
+    """As kube-scheduler sees it, and the taint eviction controller, which would end the pod at once."""
+    pool = published()[GPU]
+    assert "gpu-0-mig-7g80gb-0-0" in {d.name for d in pool.devices}
+    ruled = replace(world(), pools={GPU: tainted(pool, rules_for(pool, [rule("r", **selector)]))})
+    found = WorldChooser(ruled, names.DRIVER_NAME)(ClaimSet("set", (), (claim("me", "7g.80gb"),)), GPU)
+    assert isinstance(found, Choice) is fits
+
+
+def test_a_rule_without_a_selector_taints_nothing() -> None:
+    nothing = {"metadata": {"name": "r"}, "spec": {"taint": rule("r")["spec"]["taint"]}}
+    assert rules_for(published()[GPU], [nothing]) == ()

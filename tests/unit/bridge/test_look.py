@@ -14,6 +14,7 @@ from dynamig.bridge.accounts import Accounts
 from dynamig.bridge.config import load
 from dynamig.bridge.fits import NodeMarks, marks_of
 from dynamig.bridge.look import MOST_AHEAD, checked, node_view, node_views, slurm_pods, world
+from dynamig.bridge.world import World
 from dynamig.dra import resource_slices
 from dynamig.driver.catalog import build
 from dynamig.driver.config import GpuPolicies
@@ -58,17 +59,18 @@ def test_a_report_from_the_future_is_no_word_on_what_is_there_now() -> None:
     assert "its clock is 90 s ahead of the bridge's" in far.why_not
 
 
-def test_a_gpu_without_partitions_shares_memory_with_itself() -> None:
+def undivided(*rules: dict[str, Any]) -> World:
+    """A node with one GPU that is not partitioned."""
     reading = h100(mode=MigMode.ABSENT, geometry=None)
     (offer,) = build("n1", [reading], {reading.uuid: 0}, GpuPolicies()).offers.values()
-    slices = resource_slices(offer.pool, driver=names.DRIVER_NAME, node="n1", generation=1)
-    seen = world(
+    return world(
         now=NOW,
         driver=names.DRIVER_NAME,
         pods=(),
         namespaces=(),
         claims=(),
-        slices=slices,
+        slices=resource_slices(offer.pool, driver=names.DRIVER_NAME, node="n1", generation=1),
+        rules=rules,
         classes=(),
         leases={},
         nodes=(),
@@ -77,7 +79,18 @@ def test_a_gpu_without_partitions_shares_memory_with_itself() -> None:
         slurm_nodes=(),
         slurm_started=0.0,
     )
-    assert seen.footprints() == {("n1/gpu-0", "gpu-0"): {(reading.uuid, -1)}}
+
+
+def test_a_gpu_without_partitions_shares_memory_with_itself() -> None:
+    (uuid,) = undivided().pools
+    assert undivided().footprints() == {("n1/gpu-0", "gpu-0"): {(uuid, -1)}}
+
+
+def test_an_administrators_taints_are_seen_as_if_they_were_published() -> None:
+    taint = {"key": "example.com/broken", "effect": "NoSchedule"}
+    rule = {"metadata": {"name": "r"}, "spec": {"deviceSelector": {"device": "gpu-0"}, "taint": taint}}
+    ((before,), (after,)) = (tuple(seen.pools.values()) for seen in (undivided(), undivided(rule)))
+    assert [t.key for t in after.devices[0].taints] == [*(t.key for t in before.devices[0].taints), taint["key"]]
 
 
 def test_gpus_that_do_not_answer_are_known_from_the_report() -> None:

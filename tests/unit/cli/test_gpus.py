@@ -186,7 +186,7 @@ def test_a_namespace_of_others_is_refused_with_the_right_that_is_missing(api: Ap
 def test_the_viewers_role_has_all_that_is_read_and_no_more(api: Api) -> None:
     asked: list[str] = []
     held = claim("c", [(GPU, device("1g10gb-19-6", GPU))], pods=["q"])
-    lists = ("pods", "nodes", "deviceclasses", "resourceclaimtemplates", "leases", "events")
+    lists = ("pods", "nodes", "deviceclasses", "resourceclaimtemplates", "leases", "events", "devicetaintrules")
     gpus.gpus(kubeconfig=api({**{kind: [] for kind in lists}, **PUBLISHED, "resourceclaims": [held]}, asked))
     granted = set()
     for role in yaml.safe_load_all(VIEWER.read_text()):

@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import httpx2
 import pytest
-from lightkube import Client
+from lightkube import ApiError, Client
 
+from dynamig.errors import Refused
 from dynamig.kube import client
 from dynamig.kube.cache import WatchedObjects
 from tests.unit.kube.server import kubeconfig
@@ -126,3 +127,31 @@ def test_a_dead_peer_is_noticed_by_the_kernel(server: Silent) -> None:
     ):
         connection = answer.extensions["network_stream"].get_extra_info("socket")
         assert all(connection.getsockopt(level, option) == value for level, option, value in client.KEEPALIVE)
+
+
+class NotServed:
+    """A client of an API server that does not know the kind, until it is updated."""
+
+    def __init__(self) -> None:
+        self.updated = False
+
+    def list(self, *_: object, **__: object) -> Overtaken.Listed:
+        if self.updated:
+            return Overtaken.Listed([thing("new", 10)])
+        status = {"code": 404, "message": "the server could not find the requested resource"}
+        raise ApiError(response=httpx2.Response(404, json=status))
+
+
+def test_a_kind_that_is_not_served_has_no_objects_where_that_may_be() -> None:
+    server = NotServed()
+    told: list[bool] = []
+    connected = cast(Client, server)
+    watched = WatchedObjects(connected, client.DeviceTaintRule, lambda: told.append(watched.synced), may_be_absent=True)
+    watched.refresh()
+    assert (watched.synced, dict(watched.objects()), told) == (True, {}, [True])
+    server.updated = True
+    watched.refresh()
+    assert {name for _, name in watched.objects()} == {"new"}
+    server.updated = False
+    with pytest.raises(Refused, match="could not find"):
+        WatchedObjects(connected, client.Pod, lambda: None).refresh()
