@@ -22,6 +22,7 @@ from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
 from dynamig.protocol.loans import Loan
+from dynamig.protocol.node_report import OwnGpu
 
 UNKNOWN_PRODUCT = "unknown product"
 NOT_PUBLISHED = "no longer published, but in claims"
@@ -265,14 +266,22 @@ def _with_trouble(views: Sequence[GpuView], claims: Iterable[ClaimView], reports
         expected |= shown
     told = {node: nodes.trouble(node, reports) for node in expected}
     known = {v.uuid for v in views}
+    own = {str(g.uuid): g for n in reported for g in nodes.gpus(n, reports)}
     missing = [view for n in reported if told[n].words for view in _missing(n, told[n], shown, known, reports)]
-    return [*(replace(v, trouble=told.get(v.node or "", v.trouble)) for v in views), *missing]
+    named = (replace(v, trouble=told.get(v.node or "", v.trouble), product=_product_of(v, own)) for v in views)
+    return [*named, *missing]
 
 
 def _lent(views: Iterable[GpuView], reports: Reports) -> list[GpuView]:
     """The views, with nothing free on GPUs that native jobs have."""
     loans = nodes.loans(reports)
     return [v if (loan := loans.get(v.uuid or "")) is None else replace(v, loan=loan, free=()) for v in views]
+
+
+def _product_of(view: GpuView, own: Mapping[str, OwnGpu]) -> str:
+    """As published, else as the driver that is gone has told."""
+    told = own.get(view.uuid or "")
+    return told.product if told is not None and view.product == UNKNOWN_PRODUCT else view.product
 
 
 def _out_of_use(views: Iterable[GpuView], reports: Reports) -> list[GpuView]:

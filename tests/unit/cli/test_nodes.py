@@ -207,7 +207,7 @@ def test_the_gpus_of_a_dead_driver_stay_in_sight_when_its_slices_are_gone() -> N
     own = tuple(OwnGpu(GpuUuid(gpu_uuid("n1", n)), f"n1/gpu-{n}", "H100") for n in range(2))
     held = [ready(claim("c", [HALF]), [HALF])]
     first, second = seen(leases=[lease(61, gpus=own)], published=False, claims=held)
-    assert (first.uuid, [h.claim for h in first.holdings]) == (own[0].uuid, ["c"])
+    assert (first.uuid, first.product, [h.claim for h in first.holdings]) == (own[0].uuid, "H100", ["c"])
     assert (second.name, second.uuid, second.product) == ("n1/gpu-1", own[1].uuid, "H100")
     assert second.wrong == f"driver silent since {clock(NOW - timedelta(seconds=61), NOW)}; {PUBLISHED_NO_MORE}"
     assert seen(leases=[lease(5, gpus=own)], published=False) == (), "it will publish them"
