@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -108,6 +110,32 @@ def test_a_job_without_gpus_runs_whatever_gpus_its_submitter_had(
 ) -> None:
     """Slurm hands the environment on, and with it the GPUs of the step that the job was submitted from."""
     lab.slurm(*submit, user="alice")  # raises unless the job ends well
+
+
+RESTARTS = 4
+"""Of slurmctld: the first job after one was started without SLURM_JOB_GPUS in two of three (26.05.5)."""
+
+
+def test_a_job_whose_gpus_slurm_does_not_name_has_them_lent(lab: Lab, cluster: Cluster) -> None:
+    """Started while its node has yet to register with a slurmctld that has just started."""
+    for _ in range(RESTARTS):
+        lab.stop("slurmctld")
+        lab.start("slurmctld")
+        output = f"unnamed-{uuid.uuid4().hex}.out"
+        job = lab.submit("#!/bin/sh\necho STARTED\nsleep 1000\n", "--nodelist=n1", "--gres=gpu:2", f"--output={output}")
+        started = partial(begun, lab, output)
+        until(started, within=PATIENCE, on_timeout=partial(lab.slurm, "squeue"))
+        assert [loan["job"]["id"] for loan in cluster.driver("n1", "status")["slurm"]["loans"]] == [job, job]
+        lab.slurm("scancel", str(job))
+        until(lambda: nothing_is_lent(cluster), within=PATIENCE)
+
+
+def begun(lab: Lab, output: str) -> None:
+    assert "STARTED" in lab.node("n1").run("sh", "-c", f"cat ~alice/{output} 2>/dev/null || :")
+
+
+def nothing_is_lent(cluster: Cluster) -> None:
+    assert cluster.driver("n1", "status")["slurm"]["loans"] == []
 
 
 @contextmanager

@@ -61,6 +61,9 @@ def check_known(job_or_sluid):
         sys.exit("Invalid job id specified for job " + job_or_sluid)
 
 if job["controller"] == "away":
+    if asked[0] == "--json":  # no error, no job
+        print(json.dumps({"jobs": [], "errors": []}, indent=2))
+        sys.exit()
     sys.exit("error: Unable to contact slurm controller (connect failure)")
 if name == "squeue":
     fields = [field.split(":")[0] for field in asked[-1].removeprefix("--Format=").split(",")]
@@ -87,6 +90,12 @@ elif asked[:2] == ["show", "config"]:
     print("BatchStartTimeout       = 120 sec")
     print("EpilogTimeout           = 65534")
     print("PrologTimeout           =", job["prolog_timeout"])
+elif asked[:2] == ["show", "hostnames"]:
+    print(*job["nodes"] if asked[2:] != [""] else (), sep="\\n")
+elif asked[:3] == ["--json", "show", "job"]:
+    known = asked[3] in (str(job["id"]), job["sluid"])
+    has = {"job_id": job["id"], "name": '"gres_detail": []', "gres_detail": job["gres"]}
+    print(json.dumps({"jobs": [has] if known else [], "errors": []}, indent=2))
 elif asked[0] != "notify":
     sys.exit("scontrol: unknown " + asked[0])
 """
@@ -115,6 +124,8 @@ class FakeSlurmCommands:
             "kind": "batch",
             "controller": "there",
             "node": "IDLE",
+            "nodes": ["n1"],
+            "gres": [],
         }
         self._write({**usual, "requeue": "works", "cancel": "works", "prolog_timeout": 18, **job})
 
