@@ -94,7 +94,7 @@ elif asked[:2] == ["show", "hostnames"]:
     print(*job["nodes"] if asked[2:] != [""] else (), sep="\\n")
 elif asked[:3] == ["--json", "show", "job"]:
     known = asked[3] in (str(job["id"]), job["sluid"])
-    has = {"job_id": job["id"], "name": '"gres_detail": []', "gres_detail": job["gres"]}
+    has = {"name": '"gres_detail": []', "gres_detail": job["gres"], "job_state": [job["state"]]}
     print(json.dumps({"jobs": [has] if known else [], "errors": []}, indent=2))
 elif asked[0] != "notify":
     sys.exit("scontrol: unknown " + asked[0])

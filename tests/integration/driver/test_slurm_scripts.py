@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,8 +141,15 @@ def test_a_job_of_whose_gpus_nobody_says_which_they_are_is_turned_away(
     assert (node.lent(), task_starts(slurm)) == ({}, False)
 
 
-def test_without_a_word_on_its_gpus_no_task_starts_that_is_told_of_some(node: LendingNode, tmp_path: Path) -> None:
-    slurm = FakeSlurmCommands(tmp_path, controller="away", gres=["gpu:2(IDX:0-1)"])
+@pytest.mark.parametrize(
+    "word",
+    [{"controller": "away", "gres": ["gpu:2(IDX:0-1)"]}, {"sluid": "another"}, {"state": "PENDING"}],
+    ids=["silent", "of another run", "of a time before"],
+)
+def test_without_a_word_on_its_gpus_no_task_starts_that_is_told_of_some(
+    node: LendingNode, tmp_path: Path, word: dict[str, Any]
+) -> None:
+    slurm = FakeSlurmCommands(tmp_path, **word)
     status, said = run(PROLOG, node, slurm, SLURM_JOB_GPUS="")
     assert status == 0
     assert "does not say whether it has GPUs" in said
