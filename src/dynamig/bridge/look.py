@@ -16,15 +16,12 @@ from dynamig.dra import PublishedPool, read_pools, rules_for, tainted
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.device_map import NO_MAP, DeviceMap, map_from_json
-from dynamig.protocol.node_report import FRESH_SECONDS
+from dynamig.protocol.node_report import FRESH_SECONDS, MOST_AHEAD
 from dynamig.protocol.outages import outages_from_json
 from dynamig.protocol.slurm_jobs import Job, SlurmNode, SlurmNodeName
 from dynamig.protocol.times import from_rfc3339
 
 Obj = Mapping[str, Any]
-MOST_AHEAD = 30.0
-"""Seconds that a node's clock may be ahead of the bridge's. A report from further in the future would look new for that
-much longer than it is, and be taken for the last word on a prepare that has just begun (`LONGEST_PREPARE`)."""
 
 
 def slurm_pods(pods: Iterable[Obj], namespaces: Iterable[Obj], accounts: Accounts) -> dict[str, PodView]:

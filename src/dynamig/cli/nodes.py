@@ -11,11 +11,8 @@ from typing import Any
 from dynamig.errors import Unavailable
 from dynamig.protocol import names
 from dynamig.protocol.loans import Loan, loan_from_json
-from dynamig.protocol.node_report import OwnGpu, gpus_from_json
+from dynamig.protocol.node_report import FRESH_SECONDS, MOST_AHEAD, OwnGpu, gpus_from_json
 from dynamig.protocol.outages import Outage, Outages, outages_from_json
-
-FRESH_S = 40.0
-"""Seconds for which a report counts, the Lease's leaseDurationSeconds: four renewals may be lost."""
 
 LATE_S = 25.0
 """Seconds after which two renewals are lost. The kubelet deletes a dead driver's slices after 30 (defaultWipingDelay in
@@ -127,7 +124,9 @@ def _of_driver(lease: Object | None, now: datetime) -> NodeTrouble:
     if isinstance(report, NodeTrouble):
         return report
     age = (now - report.renewed).total_seconds()
-    if age > FRESH_S:
+    if age < -MOST_AHEAD:
+        return NodeTrouble(f"the node's clock is {-age:.0f} s ahead of this machine's: its driver may be silent")
+    if age > FRESH_SECONDS:
         return NodeTrouble(f"driver silent since {clock(report.renewed, now)}", report.renewed)
     if age > LATE_S:
         return NodeTrouble(f"driver last reported at {clock(report.renewed, now)}, {age:.0f} s ago")

@@ -15,7 +15,11 @@ from dynamig.protocol.outages import Outages, outages_to_json
 from dynamig.protocol.records import ClaimRecord
 
 FRESH_SECONDS = 40
-"""How long a report counts: four renewals may be lost."""
+"""How long a report counts, the Lease's leaseDurationSeconds: four renewals may be lost."""
+
+MOST_AHEAD = 30.0
+"""Seconds that a node's clock may be ahead of who reads its report: one from further in the future would look new for
+that much longer than it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,13 @@ def test_four_renewals_may_be_lost(age: float, silent: bool) -> None:
     assert ("silent" in view.wrong) is silent
 
 
+@pytest.mark.parametrize(("age", "told"), [(-29.0, False), (-31.0, True)])
+def test_a_report_from_the_future_is_no_proof_of_life(age: float, told: bool) -> None:
+    (view,) = seen(leases=[lease(age)])
+    assert view.wrong.startswith("the node's clock is 31 s ahead") is told
+    assert bool(view.wrong) is told
+
+
 @pytest.mark.parametrize(("age", "late"), [(24.9, False), (25.1, True), (40.0, True)])
 def test_two_lost_renewals_are_told_before_the_kubelet_takes_the_slices_away(age: float, late: bool) -> None:
     for published in (True, False):
