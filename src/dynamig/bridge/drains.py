@@ -96,7 +96,8 @@ def sick(of: ClaimSet, world: World) -> tuple[Tell, ...]:
     if gpu is None or node is None or not of.pods:
         return ()
     why = f"{gpu} of node {node.name} does not answer: {node.outages[gpu].heard}"
-    return (Tell(of, names.GPU_UNHEALTHY, f"{why}. The pod is left as it is: delete it if it works no more"),)
+    then = "The pod is left as it is: delete it if it works no more; it then ends once the GPU answers"
+    return (Tell(of, names.GPU_UNHEALTHY, f"{why}. {then}"),)
 
 
 def _is_silent(gpu: GpuUuid | None, node: NodeView) -> bool:

@@ -84,8 +84,11 @@ def plan(config: Config = Path("/etc/dynamig/driver.yaml"), socket: Socket = Non
     """What recovery would do now; nothing is done."""
     body = control.ask(_socket(config, socket), "plan")
     lines = [f"- {a}" for a in body["actions"]]
-    lines += [f"! {word}: {what}" for word in ("quarantined", "damaged", "lent", "silent") for what in body[word]]
-    show(body, Text("\n".join(lines) or "nothing to do: journal, hardware and CDI files agree"), as_json=json)
+    lines += [f"! {word}: {what}" for word in ("quarantined", "damaged", "silent") for what in body[word]]
+    lines += [f"! damaged: {what}" for what in body["damagedLoans"]]
+    lines = lines or ["nothing to do: journal, hardware and CDI files agree"]
+    lines += [f"= lent: {what}" for what in body["lent"]]
+    show(body, Text("\n".join(lines)), as_json=json)
 
 
 @app.command("release")
@@ -241,6 +244,7 @@ def plan_body(driver: Driver) -> Mapping[str, Sequence[str]]:
         ],
         "damaged": [damaged_words(uid, path) for uid, path in planned.unreadable.items()],
         "lent": _lent_lines(state.loans),
+        "damagedLoans": _damaged_loans(state.loans),
         "silent": silent_words(state.outages, state.offers),
     }
 
@@ -256,10 +260,14 @@ def adopt_body(adopted: Adopted) -> Mapping[str, Any]:
 def _lent_lines(state: LoanStatus | None) -> Sequence[str]:
     if state is None:
         return ()
-    lent = [
+    return [
         f"{loan.gpu} to {loan.borrower}, until its epilog gives it back: {why}" for loan, why in state.loans.items()
     ]
-    return [*lent, *(f"{gpu} to nobody knows whom: {path} cannot be read" for gpu, path in state.damaged.items())]
+
+
+def _damaged_loans(state: LoanStatus | None) -> Sequence[str]:
+    damaged = {} if state is None else state.damaged
+    return [f"{gpu} is lent to nobody knows whom: {path} cannot be read" for gpu, path in damaged.items()]
 
 
 def _socket(config: Path, socket: Path | None) -> Path:

@@ -23,10 +23,12 @@ from dynamig.protocol import names
 from dynamig.protocol.claims import ClaimView, read_claim
 from dynamig.protocol.loans import Loan
 from dynamig.protocol.node_report import OwnGpu
+from dynamig.protocol.outages import Outage
 
 UNKNOWN_PRODUCT = "unknown product"
 NOT_PUBLISHED = "no longer published, but in claims"
 PUBLISHED_NO_MORE = "not published: its driver is to come back first"
+CANNOT_LEAVE = "nothing can be destroyed before the GPU answers: an administrator resets it or reboots the node"
 OUT_OF_USE = "it does not answer its driver, or not for long enough"
 
 
@@ -288,7 +290,16 @@ def _out_of_use(views: Iterable[GpuView], reports: Reports) -> list[GpuView]:
     """The views, with what the drivers say of GPUs that are out of use."""
     found = nodes.outages(reports)
     told = ((v, found.get(GpuUuid(v.uuid or "")) if v.problem == OUT_OF_USE else None) for v in views)
-    return [v if one is None else replace(v, problem=nodes.outage_words(one, reports.now)) for v, one in told]
+    return [v if one is None else _with_outage(v, one, reports) for v, one in told]
+
+
+def _with_outage(view: GpuView, outage: Outage, reports: Reports) -> GpuView:
+    """What leaves a GPU that does not answer stays until it does, and its pods with it."""
+    stays = [
+        replace(h, reason=CANNOT_LEAVE) if outage.silent and h.state is HoldingState.LEAVING and not h.reason else h
+        for h in view.holdings
+    ]
+    return replace(view, problem=nodes.outage_words(outage, reports.now), holdings=tuple(stays))
 
 
 def _missing(

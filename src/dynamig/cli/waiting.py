@@ -20,15 +20,25 @@ OVER = ("Succeeded", "Failed")
 def waiting(
     claims: Iterable[Object], pods: Sequence[Object] | None, asked: Asked, *, slurm: bool = False
 ) -> list[Holding]:
-    """Claims without a device that ask for one and that a pod waits for.
+    """Claims without a device that ask for one and that a pod waits for, and pods that are kept from a claim that has
+    devices: another pod uses it.
 
     `slurm`: whether devices are Slurm's to give, as their taint says. `pods`: None if they may not be read; then the
     reason is not known, and a claim made for a pod still names it.
     """
     users = _users(pods or ())
-    mine = (obj for obj in claims if asked.claims(obj.get("spec")))
-    found = [_waits(obj, read_claim(obj, asked.driver), users, slurm) for obj in mine]
-    return [h for h in found if h is not None]
+    mine = [(obj, read_claim(obj, asked.driver)) for obj in claims if asked.claims(obj.get("spec"))]
+    found = [_waits(obj, claim, users, slurm) for obj, claim in mine]
+    kept_off = (h for _, claim in mine for h in _kept_off(claim, users.get((claim.ref.namespace, claim.ref.name), ())))
+    return [*(h for h in found if h is not None), *kept_off]
+
+
+def _kept_off(claim: ClaimView, using: Iterable[Object]) -> Iterator[Holding]:
+    if claim.allocated and claim.reserved_for:
+        for pod in using:
+            name = pod["metadata"]["name"]
+            if name not in claim.reserved_for and not pod["spec"].get("nodeName") and (why := reason(pod)):
+                yield row(claim.ref.namespace, claim.ref.name, (name,), why)
 
 
 def _waits(obj: Object, claim: ClaimView, users: Mapping[Name, Sequence[Object]], slurm: bool) -> Holding | None:

@@ -425,9 +425,7 @@ class Status:
         if not self.published:
             return "slices not published yet"
         if not any(offer.pool.devices for offer in self.offers if offer.reading.uuid not in self.outages):
-            return (
-                "no device to offer: no GPU answers, or for long enough; see `dynamig driver status`, `nvidia-smi -L`"
-            )
+            return "no device to offer: no GPU answers, or for long enough; see `dynamig driver plan`, `nvidia-smi -L`"
         return ""
 
 

@@ -13,7 +13,7 @@ import pytest
 from dynamig.bridge.accounts import Accounts
 from dynamig.bridge.config import load
 from dynamig.bridge.fits import NodeMarks, marks_of
-from dynamig.bridge.look import MOST_AHEAD, checked, node_view, node_views, slurm_pods, world
+from dynamig.bridge.look import checked, node_view, node_views, slurm_pods, world
 from dynamig.bridge.world import World
 from dynamig.dra import resource_slices
 from dynamig.driver.catalog import build
@@ -22,7 +22,7 @@ from dynamig.errors import Refused
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
 from dynamig.protocol.gpus import MigMode
-from dynamig.protocol.node_report import FRESH_SECONDS
+from dynamig.protocol.node_report import FRESH_SECONDS, MOST_AHEAD
 from dynamig.protocol.outages import Outage, outages_to_json
 from dynamig.protocol.slurm_jobs import SlurmGpu, SlurmNode, SlurmNodeName
 from tests.unit.driver.bench_node import h100

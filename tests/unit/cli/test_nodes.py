@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from dynamig.cli.holdings import HoldingState
 from dynamig.cli.nodes import Reports, clock
-from dynamig.cli.view import OUT_OF_USE, PUBLISHED_NO_MORE, GpuView, gpu_json, gpu_views
+from dynamig.cli.view import CANNOT_LEAVE, OUT_OF_USE, PUBLISHED_NO_MORE, GpuView, gpu_json, gpu_views
 from dynamig.dra import Taint
 from dynamig.mig import GpuUuid
 from dynamig.protocol import names
@@ -208,6 +209,18 @@ def test_a_silent_gpu_and_one_that_is_watched_are_told_apart(outage: Outage, wor
     assert view.problem == words
     (unread,) = gpu_views(published, [], reports=Reports(None, None, NOW))
     assert unread.problem == OUT_OF_USE
+
+
+@pytest.mark.parametrize(("outage", "why"), [(SILENT, CANNOT_LEAVE), (WATCHED, "")])
+def test_what_leaves_a_silent_gpu_says_what_it_waits_for(outage: Outage, why: str) -> None:
+    taint = (Taint(names.UNHEALTHY_TAINT, "", "NoSchedule"),)
+    published = slices(pool(taints={d.name: taint for d in GPU.devices}))
+    reports = Reports({"dynamig-node-n1": lease(outages={UUID: outage})}, None, NOW)
+    held = ready(claim("c", [HALF], pods=["p"]), [HALF])
+    (view,) = gpu_views(published, [held], reports=reports, ending={("ml", "p")})
+    assert [(h.state, h.reason) for h in view.holdings] == [(HoldingState.LEAVING, why)]
+    (running,) = gpu_views(published, [held], reports=reports)
+    assert [(h.state, h.reason) for h in running.holdings] == [(HoldingState.READY, "")]
 
 
 def test_the_gpus_of_a_dead_driver_stay_in_sight_when_its_slices_are_gone() -> None:

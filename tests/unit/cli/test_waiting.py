@@ -126,6 +126,14 @@ def test_what_has_devices_or_is_of_others_does_not_wait_here(other: Object) -> N
     assert waits([other], [pod()]) == []
 
 
+def test_a_pod_that_names_a_claim_of_which_another_has_the_devices_waits() -> None:
+    """As it is told; one that may have it, and that nothing is said of, is on its way."""
+    used = claim("c", [(GPU, device("1g10gb-19-6", GPU))], pods=["first"]) | {"spec": asking()["spec"]}
+    told = {"type": names.CONDITION, "status": "False", "message": "ResourceClaim c was made for another pod"}
+    (found,) = waits([used], [pod("first"), pod("second", conditions=[told]), pod("third", conditions=[])])
+    assert (found.pods, found.claim, found.reason) == (("second",), "c", told["message"])
+
+
 def test_a_claim_that_the_bridge_noted_and_nobody_placed_waits() -> None:
     noted = asking(finalizers=[names.HELD], annotations={names.HOLD: '{"set": "u", "attempt": 1, "devices": []}'})
     assert [h.claim for h in waits([noted], [pod()])] == ["c"]
