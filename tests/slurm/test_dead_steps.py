@@ -129,8 +129,8 @@ def loans(cluster: Cluster, node: str = NODE) -> Sequence[dict[str, dict[str, in
     return found
 
 
-def nothing_is_lent(cluster: Cluster) -> None:
-    assert loans(cluster) == []
+def nothing_is_lent(cluster: Cluster, node: str = NODE) -> None:
+    assert loans(cluster, node) == []
 
 
 def plan_says(cluster: Cluster, words: str) -> None:

@@ -34,6 +34,7 @@ from tests.e2e.cluster import NAMESPACE, Cluster, mig, until, whole
 from tests.slurm import faults
 from tests.slurm.proxied_bridge import Compose
 from tests.slurm.stage import PATIENCE, Findings, Stage, watched
+from tests.slurm.test_dead_steps import loans, nothing_is_lent
 from tests.slurm.unfenced import PROLOGS, WithoutReport, WithoutVerify, without, without_identity
 from tests.slurm.writes import KUBERNETES, order
 
@@ -125,17 +126,13 @@ def test_a_job_whose_gpus_slurm_does_not_name_has_them_lent(lab: Lab, cluster: C
         job = lab.submit("#!/bin/sh\necho STARTED\nsleep 1000\n", "--nodelist=n1", "--gres=gpu:2", f"--output={output}")
         started = partial(begun, lab, output)
         until(started, within=PATIENCE, on_timeout=partial(lab.slurm, "squeue"))
-        assert [loan["job"]["id"] for loan in cluster.driver("n1", "status")["slurm"]["loans"]] == [job, job]
+        assert [loan["job"]["id"] for loan in loans(cluster, "n1")] == [job, job]
         lab.slurm("scancel", str(job))
-        until(lambda: nothing_is_lent(cluster), within=PATIENCE)
+        until(lambda: nothing_is_lent(cluster, "n1"), within=PATIENCE)
 
 
 def begun(lab: Lab, output: str) -> None:
     assert "STARTED" in lab.node("n1").run("sh", "-c", f"cat ~alice/{output} 2>/dev/null || :")
-
-
-def nothing_is_lent(cluster: Cluster) -> None:
-    assert cluster.driver("n1", "status")["slurm"]["loans"] == []
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from lab.lab import Lab
-from tests.e2e.cluster import Cluster, mig, until
+from tests.e2e.cluster import Cluster, mig
 from tests.slurm.stage import PATIENCE
 from tests.slurm.test_rights import told
 
@@ -44,8 +44,4 @@ def test_devices_that_an_administrator_tainted_are_given_to_nobody(lab: Lab, clu
     cluster.pod("pinned", mig(profile="1g.10gb"), nodeSelector={"kubernetes.io/hostname": "n1"})
     told(cluster, "pinned", "NoLegalPlacement")
     lab.kubectl("delete", "devicetaintrules", "--all")
-    until(lambda: _runs(cluster, "pinned"), within=PATIENCE)
-
-
-def _runs(cluster: Cluster, pod: str) -> None:
-    assert cluster.phase(pod) == "Running"
+    cluster.running("pinned", within=PATIENCE)

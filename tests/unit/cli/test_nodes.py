@@ -190,6 +190,16 @@ SILENT = Outage("GPU_LOST", int((NOW - timedelta(minutes=7)).timestamp()))
 WATCHED = replace(SILENT, until=int((NOW + timedelta(minutes=2)).timestamp()))
 
 
+def out_of_use() -> list[Object]:
+    """A GPU as its driver publishes it while it does not answer, or not for long enough."""
+    taint = (Taint(names.UNHEALTHY_TAINT, "", "NoSchedule"),)
+    return slices(pool(taints={d.name: taint for d in GPU.devices}))
+
+
+def telling(outage: Outage) -> Reports:
+    return Reports({"dynamig-node-n1": lease(outages={UUID: outage})}, None, NOW)
+
+
 @pytest.mark.parametrize(
     ("outage", "words"),
     [
@@ -202,24 +212,18 @@ WATCHED = replace(SILENT, until=int((NOW + timedelta(minutes=2)).timestamp()))
     ],
 )
 def test_a_silent_gpu_and_one_that_is_watched_are_told_apart(outage: Outage, words: str) -> None:
-    taint = (Taint(names.UNHEALTHY_TAINT, "", "NoSchedule"),)
-    published = slices(pool(taints={d.name: taint for d in GPU.devices}))
-    leases = {"dynamig-node-n1": lease(outages={UUID: outage})}
-    (view,) = gpu_views(published, [], reports=Reports(leases, None, NOW))
+    (view,) = gpu_views(out_of_use(), [], reports=telling(outage))
     assert view.problem == words
-    (unread,) = gpu_views(published, [], reports=Reports(None, None, NOW))
+    (unread,) = gpu_views(out_of_use(), [], reports=Reports(None, None, NOW))
     assert unread.problem == OUT_OF_USE
 
 
 @pytest.mark.parametrize(("outage", "why"), [(SILENT, CANNOT_LEAVE), (WATCHED, "")])
 def test_what_leaves_a_silent_gpu_says_what_it_waits_for(outage: Outage, why: str) -> None:
-    taint = (Taint(names.UNHEALTHY_TAINT, "", "NoSchedule"),)
-    published = slices(pool(taints={d.name: taint for d in GPU.devices}))
-    reports = Reports({"dynamig-node-n1": lease(outages={UUID: outage})}, None, NOW)
     held = ready(claim("c", [HALF], pods=["p"]), [HALF])
-    (view,) = gpu_views(published, [held], reports=reports, ending={("ml", "p")})
+    (view,) = gpu_views(out_of_use(), [held], reports=telling(outage), ending={("ml", "p")})
     assert [(h.state, h.reason) for h in view.holdings] == [(HoldingState.LEAVING, why)]
-    (running,) = gpu_views(published, [held], reports=reports)
+    (running,) = gpu_views(out_of_use(), [held], reports=telling(outage))
     assert [(h.state, h.reason) for h in running.holdings] == [(HoldingState.READY, "")]
 
 
